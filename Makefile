@@ -1,0 +1,42 @@
+# make demo and make test do all the set-up; `make help` lists the rest.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# One stamp a set of packages: a second run starts at once, a changed pin installs anew.
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: make PYTHON=/path/to/python3.11 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch -e ".[studies]"
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch -e ".[studies,peers,test]"
+	@touch $@ $(VENV)/.demo
+
+setup: $(VENV)/.test ## create .venv and install everything, for working on the project
+
+demo: $(VENV)/.demo ## train the paper's OCT network on phantoms: MaxPooling beside TensorProjection
+	$(BIN)/python -m tensorprojection.studies.demo
+
+lint: $(VENV)/.test ## style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+test: lint ## lint, types and all tests
+	$(BIN)/pytest
+
+bench: $(VENV)/.test ## speed side by side with the peers, as ratios
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the environment and what runs leave behind
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,39 @@
+"""Which type a computation runs in: autocast, and what counts as a proper input."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from .errors import ProjectionTypeError
+
+
+def check_floating(x: Tensor, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise ProjectionTypeError(f"Expected {name} to be a torch.Tensor, got {type(x).__name__}.")
+    if not x.is_floating_point():
+        raise ProjectionTypeError(
+            f"Expected {name} to be a real floating-point tensor, got {x.dtype}."
+        )
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[None]:
+    """Autocast off; nothing at all where it is off already, so that a trace shows nothing."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def map_dtype(x: Tensor) -> torch.dtype:
+    """The type in which x is projected: its own, or autocast's (which leaves float64 alone)."""
+    device = x.device.type
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype else x.to(dtype)

@@ -1,0 +1,65 @@
+"""U's kept in eval mode for as long as the W's they came from do not change.
+
+Note [When U is kept]
+    While a layer trains, U follows W at every step. In eval mode, where no gradient of W is asked
+    for, U is computed once and kept together with a copy of the W it came from; the copy is
+    compared with W at every call. Nothing less notices an edit through ``W.data``, which leaves
+    W's version counter alone. The comparison reads p·q numbers; the decomposition it saves costs
+    many times that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+Us = list[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """U's in one dtype, and copies of the W's that gave them."""
+
+    Ws: list[Tensor]
+    Us: Us
+    dtype: torch.dtype
+
+    def serves(self, Ws: Sequence[Tensor], dtype: torch.dtype) -> bool:
+        return self.dtype == dtype and len(self.Ws) == len(Ws) and all(map(_identical, self.Ws, Ws))
+
+
+def renew(
+    kept: Kept | None, Ws: Sequence[Tensor], dtype: torch.dtype, compute: Callable[[], Us]
+) -> Kept:
+    """``kept`` where it still holds for these W's, else a new one."""
+    if kept is not None and kept.serves(Ws, dtype):
+        return kept
+    # Outside of inference mode, or U could not take part in a backward pass later.
+    with torch.inference_mode(False), torch.no_grad():
+        return Kept([W.detach().clone() for W in Ws], compute(), dtype)
+
+
+def may_keep(Ws: Sequence[Tensor]) -> bool:
+    """Whether U can be a constant: nobody differentiates through W, and W has values to compare."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch.is_grad_enabled() and any(W.requires_grad for W in Ws):
+        return False
+    return all(map(_has_plain_values, Ws))
+
+
+def _has_plain_values(W: Tensor) -> bool:
+    return (
+        not W.is_meta
+        and type(W.data) is Tensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(W)
+        and forward_ad.unpack_dual(W).tangent is None
+    )
+
+
+def _identical(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)

@@ -1,0 +1,294 @@
+"""TensorProjection (Eq. 1) and TransposeTensorProjection (Eq. 13): plain modules that hold W."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .dtypes import map_dtype
+from .errors import ProjectionTypeError, ProjectionValueError
+from .frozen import FrozenProjection
+from .init import INITS
+from .kept import Kept, may_keep, renew
+from .polar import EpsMode, check_eps, polar
+from .project import back_project, project
+from .shapes import Shape, check_input, complete, per_mode, read_shape
+
+_Other = TypeVar("_Other", bound="_Projection")
+
+
+class _Projection(nn.Module):
+    """What the two layers share: the W's, the U's made of them, and looking at them."""
+
+    transposed: ClassVar[bool]
+
+    in_shape: Shape
+    out_shape: Shape
+
+    def __init__(
+        self,
+        in_shape: Sequence[int],
+        out_shape: Sequence[int | None],
+        *,
+        eps: float | Sequence[float | None] | None = None,
+        eps_mode: EpsMode = "absolute",
+        init: str | Sequence[str] = "normal",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_shape = read_shape("in_shape", in_shape, none_allowed=False)
+        out = read_shape("out_shape", out_shape, none_allowed=True)
+        self.out_shape = complete(self.in_shape, out, transposed=self.transposed)
+        self._read_options(len(self.in_shape), eps, eps_mode, init)
+        for k, shape in enumerate(self._W_shapes(), start=1):
+            W = None if shape is None else nn.Parameter(_empty(shape, device, dtype))
+            self.register_parameter(f"W{k}", W)
+        self.reset_parameters()
+
+    def _read_options(self, order: int, eps: Any, eps_mode: EpsMode, init: Any) -> None:
+        self.eps_mode: EpsMode = eps_mode
+        self.eps = tuple(check_eps(e, eps_mode) for e in per_mode("eps", eps, order))
+        self.init: tuple[str, ...] = per_mode("init", init, order)
+        for start in self.init:
+            if start not in INITS:
+                raise ProjectionValueError(
+                    f"Expected init to be one of {', '.join(map(repr, INITS))}, got {start!r}."
+                )
+        self._kept: Kept | None = None
+        self._real: dict[str, nn.Parameter | None] = {}
+
+    def _W_shapes(self) -> list[tuple[int, int] | None]:
+        """Shape (larger, smaller) of each W; None for a mode left alone."""
+        return [
+            None if p == q else (max(p, q), min(p, q))
+            for p, q in zip(self.in_shape, self.out_shape, strict=True)
+        ]
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.init)
+
+    @property
+    def Ws(self) -> list[nn.Parameter | None]:
+        """The parameters by mode, None for a mode left alone."""
+        return [getattr(self, f"W{k}") for k in range(1, self.order + 1)]
+
+    def reset_parameters(self) -> None:
+        """Start every W anew, as ``init`` says."""
+        for k in range(1, self.order + 1):
+            self._start(k)
+
+    def _start(self, k: int) -> None:
+        W = getattr(self, f"W{k}")
+        if W is not None:
+            INITS[self.init[k - 1]](W)
+
+    def projections(self, dtype: torch.dtype | None = None) -> list[Tensor | None]:
+        """The U's by mode (``larger × smaller``, orthonormal columns), None for a mode left alone.
+
+        They are differentiable functions of the W's.
+        """
+        return [
+            None if W is None else self._projection(k, W, dtype)
+            for k, W in enumerate(self.Ws, start=1)
+        ]
+
+    def _projection(self, k: int, W: Tensor, dtype: torch.dtype | None) -> Tensor:
+        return polar(W, self.eps[k - 1], eps_mode=self.eps_mode, dtype=dtype, name=f"W{k}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_input(x, self.in_shape)
+        self._check_device(x)
+        return self._map(x, self._matrices(map_dtype(x)))
+
+    def _map(self, x: Tensor, Us: list[Tensor | None]) -> Tensor:
+        return back_project(x, Us) if self.transposed else project(x, Us)
+
+    def _check_device(self, x: Tensor) -> None:
+        for k, W in enumerate(self.Ws, start=1):
+            if W is not None and W.device != x.device:
+                raise ProjectionTypeError(
+                    f"Expected the input and the layer on one device, got the input on {x.device} "
+                    f"and W{k} on {W.device}."
+                )
+
+    # Keeping U: see Note [When U is kept] in kept.py.
+
+    def _matrices(self, dtype: torch.dtype) -> list[Tensor | None]:
+        if self.training:
+            return self.projections(dtype)
+        if torch.compiler.is_exporting():
+            return [self._constant(k, dtype) for k in range(1, self.order + 1)]
+        Ws = [W for W in self.Ws if W is not None]
+        if not may_keep(Ws):
+            return self.projections(dtype)
+        self._kept = renew(self._kept, Ws, dtype, lambda: self.projections(dtype))
+        return self._kept.Us
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _constant(self, k: int, dtype: torch.dtype) -> Tensor | None:
+        # An exporter puts stand-ins without values in the parameters' place; the real ones, and
+        # real arithmetic, are needed for U to become a constant of the graph.
+        W = self._real[f"W{k}"]
+        with _disable_current_modes():
+            return None if W is None else self._projection(k, W.detach(), dtype)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        super().register_parameter(name, param)
+        self._note_real_parameters()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._note_real_parameters()
+        return self
+
+    def _note_real_parameters(self) -> None:
+        self._real = dict(self._parameters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy or a pickle starts without the kept U's.
+        return {**self.__dict__, "_kept": None}
+
+    def freeze(self) -> FrozenProjection:
+        """The layer as it is now, as a constant: no parameters, the U's as buffers."""
+        with torch.no_grad():
+            Us = self.projections()
+        return FrozenProjection(self.in_shape, self.out_shape, Us, transposed=self.transposed)
+
+    def orthogonality_error(self) -> Tensor:
+        """The largest ``‖UᵀU − I‖`` (spectral norm) of all modes; what ε predicts for exact U.
+
+        That is ε²/(σ² + ε²) for W's smallest singular value σ: with the paper's start and ε some
+        1e-4; with an orthonormal start, or ``eps_mode="relative"``, 1e-6 and less.
+        """
+        with torch.no_grad():
+            errors = [
+                torch.linalg.matrix_norm(
+                    U.mT @ U - torch.eye(U.shape[1], dtype=U.dtype, device=U.device), 2
+                )
+                for U in (None if U is None else U.double() for U in self.projections())
+                if U is not None
+            ]
+        return torch.stack(errors).max() if errors else torch.zeros((), dtype=torch.float64)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_shape} -> {self.out_shape}"]
+        parts.append(f"eps={_same_for_all(self.eps)}")
+        if self.eps_mode != "absolute":
+            parts.append(f"eps_mode={self.eps_mode!r}")
+        parts.append(f"init={_same_for_all(self.init)!r}")
+        count = sum(W.numel() for W in self.Ws if W is not None)
+        parts.append(f"{count:,} parameters")
+        return ", ".join(parts)
+
+    def _mirror(self, cls: type[_Other], tied: bool) -> _Other:
+        """The layer that maps the other way, with this one's W's or with its own."""
+        Ws = self.Ws
+        W = next((W for W in Ws if W is not None), None)
+        other = cls(
+            self.out_shape,
+            self.in_shape,
+            eps=self.eps,
+            eps_mode=self.eps_mode,
+            init=self.init,
+            device=None if W is None else W.device,
+            dtype=None if W is None else W.dtype,
+        )
+        if tied:
+            for k, W in enumerate(Ws, start=1):
+                other.register_parameter(f"W{k}", W)
+        return other.train(self.training)
+
+
+class TensorProjection(_Projection):
+    r"""Shrinks a feature tensor along every mode at once by learned orthonormal projections.
+
+    .. math::
+        \mathcal Z = \mathcal X \times_1 U_1^\top \times_2 U_2^\top \cdots, \qquad
+        U_k = W_k (W_k^\top W_k + \epsilon^2 I)^{-1/2}
+
+    >>> layer = TensorProjection((32, 12, 12), (20, 6, 6))  # in place of MaxPool2d(2)
+    >>> layer
+    TensorProjection((32, 12, 12) -> (20, 6, 6), eps=0.001, init='normal', 784 parameters)
+    >>> layer(torch.randn(300, 32, 12, 12)).shape
+    torch.Size([300, 20, 6, 6])
+
+    Args:
+        in_shape: sizes of the feature axes, without batch axes; any number of them. All leading
+            axes of an input are batch axes: none, one or several.
+        out_shape: the sizes to reach. None, or the input's size, leaves a mode alone: it has no
+            parameter then.
+        eps: the paper's ε (ε² is added to WᵀW), one number or one a mode. Default 1e-3, the
+            paper's; 1e-5 with ``eps_mode="relative"``.
+        eps_mode: ``"absolute"``, the paper's, or ``"relative"``: ε² times tr(WᵀW)/q. U hardly
+            depends on W's scale, so a loss does not hold it, and weight decay shrinks W until an
+            absolute ε eats U's singular values; a relative one shrinks along.
+        init: the start of W, one name or one a mode: ``"normal"`` (standard deviation 0.05, the
+            paper's) or ``"orthogonal"``.
+        device, dtype: of the parameters.
+
+    Attributes:
+        W1, W2, …: parameters by mode, ``p_k × q_k``; None for a mode left alone.
+    """
+
+    transposed = False
+
+    def transpose(self, tied: bool = True) -> TransposeTensorProjection:
+        """The up-sampling layer from ``out_shape`` to ``in_shape``.
+
+        With ``tied=True`` it shares this layer's parameters (an autoencoder with tied weights);
+        else it has its own, started anew.
+        """
+        return self._mirror(TransposeTensorProjection, tied)
+
+    def captured_energy(self, x: Tensor) -> Tensor:
+        """‖Z‖² / ‖X‖² for each sample: the share of the input that the projection keeps."""
+        axes = tuple(range(-self.order, 0))
+        z = self(x).double().square().sum(axes)
+        total = x.double().square().sum(axes)
+        energy: Tensor = (z / total).to(x.dtype)
+        return energy
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """The back-projection of the projection: x as far as the kept subspace holds it."""
+        return back_project(self(x), self._matrices(map_dtype(x)))
+
+
+class TransposeTensorProjection(_Projection):
+    r"""Enlarges a feature tensor along every mode at once: the transpose of a projection.
+
+    .. math::
+        \mathcal Z = \mathcal X \times_1 U_1 \times_2 U_2 \cdots, \qquad
+        U_k = W_k (W_k^\top W_k + \epsilon^2 I)^{-1/2}
+
+    >>> layer = TransposeTensorProjection((128, 8, 8), (None, 16, 16))
+    >>> layer(torch.randn(50, 128, 8, 8)).shape
+    torch.Size([50, 128, 16, 16])
+
+    The arguments are those of :class:`TensorProjection`, with ``out_shape`` the larger side;
+    ``W_k`` is ``out_k × in_k``.
+    """
+
+    transposed = True
+
+    def transpose(self, tied: bool = True) -> TensorProjection:
+        """The projection from ``out_shape`` to ``in_shape``, with this layer's W's or its own."""
+        return self._mirror(TensorProjection, tied)
+
+
+def _empty(
+    shape: tuple[int, int], device: torch.device | str | int | None, dtype: torch.dtype | None
+) -> Tensor:
+    if dtype is not None and not dtype.is_floating_point:
+        raise ProjectionTypeError(f"Expected a real floating-point dtype, got {dtype}.")
+    return torch.empty(shape, device=device, dtype=dtype)
+
+
+def _same_for_all(values: tuple[Any, ...]) -> Any:
+    return values[0] if len(set(values)) == 1 else values

@@ -1,0 +1,95 @@
+"""Layers that learn their input shape at the first call, like torch's own lazy modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedParameter, is_lazy
+
+from .dtypes import check_floating
+from .errors import ProjectionValueError
+from .layers import TensorProjection, TransposeTensorProjection, _Projection
+from .polar import EpsMode
+from .shapes import complete, read_shape
+
+
+class _Lazy(LazyModuleMixin, _Projection):
+    """A projection whose ``in_shape`` is that of the first input it sees."""
+
+    def __init__(
+        self,
+        out_shape: Sequence[int | None],
+        *,
+        eps: float | Sequence[float | None] | None = None,
+        eps_mode: EpsMode = "absolute",
+        init: str | Sequence[str] = "normal",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        target = read_shape("out_shape", out_shape, none_allowed=True)
+        # As the eager layer with every mode left alone, then with parameters yet to come.
+        super().__init__(
+            (1,) * len(target), (None,) * len(target), eps=eps, eps_mode=eps_mode, init=init
+        )
+        self._target = target
+        uninitialized: Any = UninitializedParameter  # torch types it in part only
+        for k, size in enumerate(self._target, start=1):
+            W = None if size is None else uninitialized(device=device, dtype=dtype)
+            self.register_parameter(f"W{k}", W)
+
+    def reset_parameters(self) -> None:
+        if not any(W is not None and is_lazy(W) for W in self.Ws):
+            super().reset_parameters()
+
+    def initialize_parameters(self, x: Tensor) -> None:
+        """Take the shapes from the first input; called by torch before the first forward."""
+        check_floating(x, "the input")
+        if x.ndim < self.order:
+            raise ProjectionValueError(
+                f"Expected an input with at least {self.order} axes, one a mode of "
+                f"out_shape={self._target}, got shape {tuple(x.shape)}."
+            )
+        shape = tuple(int(n) for n in x.shape[x.ndim - self.order :])
+        self.in_shape = read_shape("the input's shape", shape, none_allowed=False)
+        self.out_shape = complete(self.in_shape, self._target, transposed=self.transposed)
+        for k, W_shape in enumerate(self._W_shapes(), start=1):
+            self._initialize(k, W_shape)
+
+    def _initialize(self, k: int, shape: tuple[int, int] | None) -> None:
+        W = getattr(self, f"W{k}")
+        if shape is None:
+            self.register_parameter(f"W{k}", None)
+        elif is_lazy(W):
+            W.materialize(shape)
+            self._start(k)
+        elif W.shape != shape:  # it came from a state dict
+            raise ProjectionValueError(
+                f"Expected W{k} of shape {shape} for an input of shape {self.in_shape}, but the "
+                f"loaded one has {tuple(W.shape)}."
+            )
+
+    def extra_repr(self) -> str:
+        return f"-> {self._target}, shapes from the first input"
+
+
+class LazyTensorProjection(_Lazy, TensorProjection):
+    """A :class:`TensorProjection` that takes ``in_shape`` from its first input.
+
+    >>> layer = LazyTensorProjection((None, 6, 6))
+    >>> layer(torch.randn(300, 32, 12, 12)).shape
+    torch.Size([300, 32, 6, 6])
+    >>> layer
+    TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, init='normal', 144 parameters)
+    """
+
+    cls_to_become: Any = TensorProjection
+
+
+class LazyTransposeTensorProjection(_Lazy, TransposeTensorProjection):
+    """A :class:`TransposeTensorProjection` that takes ``in_shape`` from its first input."""
+
+    cls_to_become: Any = TransposeTensorProjection
