@@ -1,4 +1,4 @@
-"""Which type a computation runs in: autocast, and what counts as a proper input."""
+"""What kind of tensor this is: its type, autocast's, and whether torch.func looks on."""
 
 from __future__ import annotations
 
@@ -6,17 +6,31 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .errors import ProjectionTypeError
 
 
-def check_floating(x: Tensor, name: str) -> None:
+def check_tensor(x: Tensor, name: str) -> None:
     if not isinstance(x, Tensor):
         raise ProjectionTypeError(f"Expected {name} to be a torch.Tensor, got {type(x).__name__}.")
+
+
+def check_floating(x: Tensor, name: str) -> None:
+    check_tensor(x, name)
     if not x.is_floating_point():
         raise ProjectionTypeError(
             f"Expected {name} to be a real floating-point tensor, got {x.dtype}."
         )
+
+
+def is_transformed(x: Tensor) -> bool:
+    """Whether x is a stand-in of vmap or torch.func, or carries a tangent of forward mode."""
+    return (
+        torch._C._functorch.is_functorch_wrapped_tensor(x)
+        or torch._C._functorch.is_legacy_batchedtensor(x)
+        or forward_ad.unpack_dual(x).tangent is not None
+    )
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[None]:

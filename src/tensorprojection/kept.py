@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from .dtypes import is_transformed
 
 Us = list[Tensor | None]
 
@@ -53,12 +54,7 @@ def may_keep(Ws: Sequence[Tensor]) -> bool:
 
 
 def _has_plain_values(W: Tensor) -> bool:
-    return (
-        not W.is_meta
-        and type(W.data) is Tensor
-        and not torch._C._functorch.is_functorch_wrapped_tensor(W)
-        and forward_ad.unpack_dual(W).tangent is None
-    )
+    return not W.is_meta and type(W.data) is Tensor and not is_transformed(W)
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:

@@ -14,7 +14,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .errors import ProjectionValueError
+from .dtypes import check_floating, check_tensor
+from .errors import ProjectionTypeError, ProjectionValueError
 
 
 def vec(x: Tensor, *, batch_dims: int = 0) -> Tensor:
@@ -80,6 +81,12 @@ def mode_product(x: Tensor, matrix: Tensor, mode: int, *, batch_dims: int = 0) -
     torch.Size([2, 5, 4])
     """
     axis = _axis(x, mode, batch_dims)
+    check_floating(x, "the tensor")
+    check_floating(matrix, "the matrix")
+    if matrix.device != x.device:
+        raise ProjectionTypeError(
+            f"Expected tensor and matrix on one device, got {x.device} and {matrix.device}."
+        )
     if matrix.ndim != 2 or matrix.shape[1] != x.shape[axis]:
         raise ProjectionValueError(
             f"Expected a matrix with {x.shape[axis]} columns for mode {mode} of a tensor of shape "
@@ -89,6 +96,7 @@ def mode_product(x: Tensor, matrix: Tensor, mode: int, *, batch_dims: int = 0) -
 
 
 def _order(x: Tensor, batch_dims: int) -> int:
+    check_tensor(x, "the input")
     if not 0 <= batch_dims < max(x.ndim, 1):
         raise ProjectionValueError(
             f"Expected 0 <= batch_dims < {x.ndim} for a tensor of shape {tuple(x.shape)}, "

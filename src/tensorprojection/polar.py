@@ -11,22 +11,17 @@ Note [The corrected Eq. 11]
     denominators are sums: repeated singular values of W are no special case, as they are for
     automatic differentiation through `eigh` or `svd`, whose 1/(λ_i - λ_j) gives NaN there.
 
-Note [Two functions closed under differentiation]
-    The derivative of G needs only `_Lyapunov`, and the derivative of `_Lyapunov` only itself. Both
-    take M as the variable they depend on, and V and s as constants that merely make the solution
-    cheap. So every order of derivative, backward or forward, is exact, and none goes through a
-    derivative of the decomposition.
+Note [Closed under differentiation]
+    The derivative of U needs G and `_lyapunov`; that of G only `_lyapunov`; that of `_lyapunov`
+    only itself. All take M as the variable they depend on, and V and s as constants that merely
+    make the solution cheap. So every order of derivative, backward or forward, is exact, and none
+    goes through a derivative of the decomposition.
 
 Note [Float64 inside]
     Forming WᵀW squares W's condition number, so in float32 the Gram matrix of a W of condition 10³
     has lost all digits of its smallest direction. M is small; it and all that follows from it are
-    float64, and only the finished U is cast. Where even float64 is not enough (and for a float64
-    W), V and s come from the singular value decomposition of W itself.
-
-Note [The decomposition runs on the host]
-    For a q × q matrix of this size LAPACK is faster than a GPU's solver, which moreover may return
-    garbage, silently, for a NaN. The copy of M to the host is the one synchronisation (`eigh` on
-    the device would cost one too), and the checks for NaN and for the condition are free there.
+    float64, and only the finished U is cast. The products of tall matrices are float32 where W is
+    well-conditioned enough for that to cost nothing.
 """
 
 from __future__ import annotations
@@ -37,16 +32,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .dtypes import cast, check_floating, no_autocast
-from .errors import DivergedError, ProjectionError, ProjectionTypeError, ProjectionValueError
+from .dtypes import check_floating, no_autocast
+from .errors import ProjectionError, ProjectionTypeError, ProjectionValueError
+from .spectrum import decompose, float32_suffices
 
 EpsMode = Literal["absolute", "relative"]
 
 DEFAULT_EPS: dict[str, float] = {"absolute": 1e-3, "relative": 1e-5}
-
-# Beyond this ratio of M's eigenvalues the Gram matrix in float64 no longer gives V and s to
-# float32's precision: its error in the smallest direction is about 2e-16 times the ratio.
-_GRAM_LIMIT = 5e7
 
 
 def polar(
@@ -69,7 +61,7 @@ def polar(
         eps: the paper's ε (ε² is added). Default 1e-3 (absolute) or 1e-5 (relative).
         eps_mode: ``"absolute"`` adds ε², as the paper does; ``"relative"`` adds ε² times the mean
             square of W's singular values, tr(WᵀW)/q, so that U does not depend on W's scale.
-        dtype: the type of U; default that of W. U is computed in float64 and cast at the end.
+        dtype: the type of U; default that of W. Whatever it is, U is cast to it at the end only.
         name: what an error calls W.
 
     The singular values of U are ``σ / sqrt(σ² + ε²)`` for those of W, σ: U is orthonormal up to
@@ -82,14 +74,16 @@ def polar(
         raise ProjectionValueError(
             f"Expected {name} of shape (..., p, q) with 1 <= q <= p, got {tuple(W.shape)}."
         )
+    # Dynamo refuses a Function that defines jvp, so it gets the ones without; and in forward mode
+    # it would drop the rule in silence and give a wrong tangent (pytorch/pytorch#192985).
+    if torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        raise ProjectionError(
+            "torch.func.jvp inside torch.compile is not supported here: call jvp outside of the "
+            "compiled function."
+        )
     with no_autocast(W):
-        A = cast(W, _work_dtype(W))
-        gram = A.mT @ A
-        shift = _shift(gram, eps, eps_mode)
-        M = gram + shift * torch.eye(q, dtype=A.dtype, device=A.device)
-        G = _inverse_sqrt(M, A, shift, exact=W.dtype == torch.float64, name=name)
-        U = A @ G
-        return cast(U, dtype or W.dtype)
+        U: Tensor = _call(_Polar, W, eps, eps_mode == "relative", dtype or W.dtype, name)[0]
+    return U
 
 
 def check_eps(eps: float | None, eps_mode: EpsMode) -> float:
@@ -106,83 +100,178 @@ def check_eps(eps: float | None, eps_mode: EpsMode) -> float:
     return float(eps)
 
 
+# Values: what the functions below return, without any derivative.
+
+
+def _polar_values(
+    W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """U, G, V and s."""
+    A = W.to(_work_dtype(W))
+    M = A.mT @ A
+    diagonal = M.diagonal(dim1=-2, dim2=-1)
+    shift = eps * eps * (diagonal.mean(-1, keepdim=True) if relative else 1.0)
+    diagonal.add_(shift)
+    V, s = decompose(M, A, shift, exact=W.dtype == torch.float64, name=name)
+    G = _InverseSqrt.forward(M, V, s)
+    if W.dtype == torch.float32 and float32_suffices(s):
+        A = W
+    return (A @ G.to(A.dtype)).to(dtype), G, V, s
+
+
+def _polar_grad_values(
+    W: Tensor, grad_U: Tensor, G: Tensor, V: Tensor, s: Tensor, eps: float, relative: bool
+) -> Tensor:
+    """dL/dW from dL/dU."""
+    A = W if W.dtype == torch.float32 and float32_suffices(s) else W.to(G.dtype)
+    grad_U = grad_U.to(A.dtype)
+    grad_G = (A.mT @ grad_U).to(G.dtype)
+    S = _through_gram(-_Lyapunov.forward(G, G @ grad_G @ G, V, s), eps, relative)
+    return (grad_U @ G.to(A.dtype)).add_(A @ S.to(A.dtype)).to(W.dtype)
+
+
 def _work_dtype(W: Tensor) -> torch.dtype:
     # Apple's GPU has no float64.
     return torch.float32 if W.device.type == "mps" else torch.float64
 
 
-def _shift(gram: Tensor, eps: float, eps_mode: EpsMode) -> Tensor:
-    """What is added to the diagonal of WᵀW: shape (..., 1, 1)."""
-    if eps_mode == "absolute":
-        return gram.new_full((1, 1), eps * eps)
-    mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    return eps * eps * mean_square[..., None, None]
+# Operators of the same: opaque to compilers, and with shapes for tensors that have no values.
+
+_polar_op = torch.library.custom_op("tensorprojection::polar", _polar_values, mutates_args=())
+_polar_grad_op = torch.library.custom_op(
+    "tensorprojection::polar_grad", _polar_grad_values, mutates_args=()
+)
 
 
-def _inverse_sqrt(M: Tensor, A: Tensor, shift: Tensor, *, exact: bool, name: str) -> Tensor:
-    # Dynamo refuses a Function that defines jvp, so it gets the one without; and for forward mode
-    # it would drop the rule in silence and give a wrong tangent (pytorch/pytorch#192985).
-    if torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        raise ProjectionError(
-            "torch.func.jvp inside torch.compile is not supported here: call jvp outside of the "
-            "compiled function."
-        )
-    function: Any = _InverseSqrt if torch.compiler.is_compiling() else _InverseSqrtForward
-    G: Tensor = function.apply(M, A, shift, exact, name)[0]
-    return G
+@_polar_op.register_fake
+def _(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Any:
+    M = W.new_empty((*W.shape[:-2], W.shape[-1], W.shape[-1]), dtype=_work_dtype(W))
+    return W.new_empty(W.shape, dtype=dtype), M, torch.empty_like(M), M.new_empty(M.shape[:-1])
 
 
-def _lyapunov(M: Tensor, C: Tensor, V: Tensor, s: Tensor) -> Tensor:
-    function: Any = _Lyapunov if torch.compiler.is_compiling() else _LyapunovForward
-    X: Tensor = function.apply(M, C, V, s)
-    return X
+@_polar_grad_op.register_fake
+def _(W: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(W)
 
 
-class _InverseSqrt(torch.autograd.Function):
-    """M -> G = M^(-1/2); see Note [The corrected Eq. 11]. Also returns V and s, constants."""
+def _is_opaque(W: Tensor) -> bool:
+    return torch.compiler.is_compiling() or W.is_meta or type(W.data) is not Tensor
+
+
+# Functions of W and M: see Note [Closed under differentiation].
+
+
+def _call(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """Applies the function; where no compiler looks on, the one that knows forward mode."""
+    chosen: Any = function if torch.compiler.is_compiling() else _FORWARD[function]
+    return chosen.apply(*args)
+
+
+def _M(W: Tensor, eps: float, relative: bool) -> Tensor:
+    """M = WᵀW + ε²I (Eq. 3), as a differentiable function of W."""
+    M = W.mT @ W
+    shift = eps * eps * (_trace(M) / M.shape[-1] if relative else 1.0)
+    return M + shift * torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+
+
+def _through_gram(grad_M: Tensor, eps: float, relative: bool) -> Tensor:
+    """The S with dL/dW = W S where L depends on W through M (Eq. 12, and the relative shift)."""
+    S = grad_M + grad_M.mT
+    if not relative:
+        return S
+    q = S.shape[-1]
+    return S + (eps * eps / q) * _trace(S) * torch.eye(q, dtype=S.dtype, device=S.device)
+
+
+def _trace(M: Tensor) -> Tensor:
+    return M.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+
+
+class _Polar(torch.autograd.Function):
+    """W -> U; and G, V and s, which are constants to whoever gets them."""
 
     @staticmethod
     def forward(
-        M: Tensor, A: Tensor, shift: Tensor, exact: bool, name: str
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        V, s = _spectrum(M, A, shift, exact, name)
-        return (V / s[..., None, :]) @ V.mT, V, s
+        W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        values: Any = _polar_op if _is_opaque(W) else _polar_values
+        U, G, V, s = values(W, eps, relative, dtype, name)
+        return U, G, V, s
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        G, V, s = output
-        ctx.mark_non_differentiable(V, s)
-        ctx.save_for_backward(inputs[0], G, V, s)
-        ctx.save_for_forward(inputs[0], G, V, s)
+        W, ctx.eps, ctx.relative, ctx.dtype, _ = inputs
+        _, G, V, s = output
+        ctx.mark_non_differentiable(G, V, s)
+        ctx.save_for_backward(W, G, V, s)
+        ctx.save_for_forward(W, G, V, s)
 
     @staticmethod
-    def backward(ctx: Any, grad_G: Tensor, _V: Any, _s: Any) -> Any:
-        M, G, V, s = ctx.saved_tensors
-        return -_lyapunov(M, G @ grad_G @ G, V, s), None, None, None, None
+    def backward(ctx: Any, grad_U: Tensor, *_: Any) -> Any:
+        W, G, V, s = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            values: Any = _polar_grad_op if _is_opaque(W) else _polar_grad_values
+            return values(W, grad_U, G, V, s, ctx.eps, ctx.relative), None, None, None, None
+        # The same once more, as a differentiable function of W and grad_U.
+        A, grad_U = W.to(G.dtype), grad_U.to(G.dtype)
+        M = _M(A, ctx.eps, ctx.relative)
+        G = _call(_InverseSqrt, M, V, s)
+        grad_M = -_call(_Lyapunov, M, G @ (A.mT @ grad_U) @ G, V, s)
+        grad_A = grad_U @ G + A @ _through_gram(grad_M, ctx.eps, ctx.relative)
+        return grad_A.to(W.dtype), None, None, None, None
 
 
-class _InverseSqrtForward(_InverseSqrt):
+class _PolarForward(_Polar):
     """With the rules for forward mode and vmap."""
 
     @staticmethod
-    def jvp(ctx: Any, dM: Tensor | None, *_: Any) -> Any:
-        M, G, V, s = ctx.saved_tensors
-        dG = torch.zeros_like(G) if dM is None else -_lyapunov(M, G @ dM @ G, V, s)
-        return dG, None, None
+    def jvp(ctx: Any, dW: Tensor, *_: Any) -> Any:
+        W, G, V, s = ctx.saved_tensors
+        A, dA = W.to(G.dtype), dW.to(G.dtype)
+        M = _M(A, ctx.eps, ctx.relative)
+        G = _call(_InverseSqrt, M, V, s)
+        gram = A.mT @ dA
+        dM = _through_gram(gram, ctx.eps, ctx.relative)
+        dG = -_call(_Lyapunov, M, G @ dM @ G, V, s)
+        return (dA @ G + A @ dG).to(ctx.dtype), None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, M: Tensor, A: Tensor, shift: Tensor, *rest: Any) -> Any:
-        batched = [
-            x.movedim(d, 0) if d is not None else x
-            for x, d in zip((M, A, shift), in_dims[:3], strict=True)
-        ]
-        function: Any = _InverseSqrtForward
-        out = function.apply(*batched, *rest)
-        return out, tuple(None if in_dims[0] is None else 0 for _ in out)
+    def vmap(info: Any, in_dims: Any, W: Tensor, *rest: Any) -> Any:
+        return _call(_Polar, W.movedim(in_dims[0], 0), *rest), (0, 0, 0, 0)
+
+
+class _InverseSqrt(torch.autograd.Function):
+    """M -> G = M^(-1/2) = V diag(1/s) Vᵀ; see Note [The corrected Eq. 11]."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(M: Tensor, V: Tensor, s: Tensor) -> Tensor:
+        return (V / s[..., None, :]) @ V.mT
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        M, V, s = inputs
+        ctx.save_for_backward(M, output, V, s)
+        ctx.save_for_forward(M, output, V, s)
+
+    @staticmethod
+    def backward(ctx: Any, grad_G: Tensor) -> Any:
+        M, G, V, s = ctx.saved_tensors
+        return -_call(_Lyapunov, M, G @ grad_G @ G, V, s), None, None
+
+
+class _InverseSqrtForward(_InverseSqrt):
+    """With the rule for forward mode."""
+
+    @staticmethod
+    def jvp(ctx: Any, dM: Tensor, *_: Any) -> Any:
+        M, G, V, s = ctx.saved_tensors
+        return -_call(_Lyapunov, M, G @ dM @ G, V, s)
 
 
 class _Lyapunov(torch.autograd.Function):
-    """The X with H X + X H = C, where H = M^(1/2) = V diag(s) Vᵀ."""
+    """M, C -> the X with H X + X H = C, where H = M^(1/2) = V diag(s) Vᵀ."""
 
     generate_vmap_rule = True
 
@@ -201,79 +290,26 @@ class _Lyapunov(torch.autograd.Function):
         # dX solves H dX + dX H = dC - dH X - X dH, and dH solves H dH + dH H = dM; the solution
         # is self-adjoint in its right-hand side.
         M, X, V, s = ctx.saved_tensors
-        grad_C = _lyapunov(M, grad_X, V, s)
-        grad_M = None
-        if ctx.needs_input_grad[0]:
-            grad_M = -_lyapunov(M, grad_C @ X.mT + X.mT @ grad_C, V, s)
-        return grad_M, grad_C, None, None
+        grad_C = _call(_Lyapunov, M, grad_X, V, s)
+        grad_H = -(grad_C @ X.mT + X.mT @ grad_C)
+        return _call(_Lyapunov, M, grad_H, V, s), grad_C, None, None
 
 
 class _LyapunovForward(_Lyapunov):
     """With the rule for forward mode."""
 
     @staticmethod
-    def jvp(ctx: Any, dM: Tensor | None, dC: Tensor | None, *_: Any) -> Tensor:
+    def jvp(ctx: Any, dM: Tensor | None, dC: Tensor | None, *_: Any) -> Any:
         M, X, V, s = ctx.saved_tensors
         right = torch.zeros_like(X) if dC is None else dC
         if dM is not None:
-            dH = _lyapunov(M, dM, V, s)
+            dH = _call(_Lyapunov, M, dM, V, s)
             right = right - dH @ X - X @ dH
-        return _lyapunov(M, right, V, s)
+        return _call(_Lyapunov, M, right, V, s)
 
 
-def _spectrum(M: Tensor, A: Tensor, shift: Tensor, exact: bool, name: str) -> tuple[Tensor, Tensor]:
-    # The operator is opaque to compilers and knows shapes on its own; a plain call is quicker.
-    if torch.compiler.is_compiling() or M.is_meta or type(M) is not Tensor:
-        V, s = _spectrum_op(M, A, shift, exact, name)
-        return V, s
-    return _decompose(M, A, shift, exact, name)
-
-
-def _decompose(
-    M: Tensor, A: Tensor, shift: Tensor, exact: bool, name: str
-) -> tuple[Tensor, Tensor]:
-    """V and s with M = V diag(s²) Vᵀ; see Note [The decomposition runs on the host]."""
-    if M.numel() == 0:
-        return M.clone(), M.new_empty(M.shape[:-1])
-    host = M.to("cpu", torch.float64)
-    if not exact:
-        try:
-            squares, V = torch.linalg.eigh(host)
-        except RuntimeError:
-            pass  # NaN, most likely; what it is gets sorted out below
-        else:
-            if bool((squares[..., -1] <= _GRAM_LIMIT * squares[..., 0]).all()):
-                return V.to(M), squares.sqrt().to(M)
-    _check_scale(host, A, name)
-    _, sigma, Vh = torch.linalg.svd(A.to("cpu", torch.float64), full_matrices=False)
-    s = (sigma.square() + shift.to("cpu", torch.float64)[..., 0]).sqrt()
-    return Vh.mT.to(M), s.to(M)
-
-
-def _check_scale(M: Tensor, A: Tensor, name: str) -> None:
-    if not bool(torch.isfinite(M).all()):
-        finite = bool(torch.isfinite(A).all())
-        raise DivergedError(
-            f"{name} is too large for its square to be represented."
-            if finite
-            else f"{name} contains NaN or infinity: the training has most likely diverged. "
-            "Look at the loss and the gradients of the steps before this one."
-        )
-    if not bool((M.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
-        raise DivergedError(
-            f"{name} is all zeros: with eps_mode='relative' the scale of {name} is the unit of "
-            "eps, so it must have one. Start from other values, or use eps_mode='absolute'."
-        )
-
-
-@torch.library.custom_op("tensorprojection::spectrum", mutates_args=())
-def _spectrum_op(
-    M: Tensor, A: Tensor, shift: Tensor, exact: bool, name: str
-) -> tuple[Tensor, Tensor]:
-    V, s = _decompose(M, A, shift, exact, name)
-    return V.contiguous(), s.contiguous()
-
-
-@_spectrum_op.register_fake
-def _(M: Tensor, A: Tensor, shift: Tensor, exact: bool, name: str) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(M), M.new_empty(M.shape[:-1])
+_FORWARD: dict[Any, Any] = {
+    _Polar: _PolarForward,
+    _InverseSqrt: _InverseSqrtForward,
+    _Lyapunov: _LyapunovForward,
+}

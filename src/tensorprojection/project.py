@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from .dtypes import cast, check_floating, map_dtype, no_autocast
+from . import contract
+from .dtypes import cast, check_floating, is_transformed, map_dtype, no_autocast
 from .errors import ProjectionTypeError, ProjectionValueError
+from .layout import Matrices, inverse, layout_of, memory_order
 
 
-def project(x: Tensor, Us: Sequence[Tensor | None]) -> Tensor:
+def project(x: Tensor, Us: Matrices) -> Tensor:
     """``x ×₁ U₁ᵀ ×₂ U₂ᵀ …`` over the last ``len(Us)`` axes of ``x`` (Eq. 1).
 
-    >>> import torch
     >>> x = torch.ones(300, 32, 12, 12)
     >>> U = torch.linalg.qr(torch.ones(12, 6))[0]
     >>> project(x, [None, U, U]).shape
@@ -27,7 +29,7 @@ def project(x: Tensor, Us: Sequence[Tensor | None]) -> Tensor:
     return _multilinear(x, Us, transposed=False)
 
 
-def back_project(z: Tensor, Us: Sequence[Tensor | None]) -> Tensor:
+def back_project(z: Tensor, Us: Matrices) -> Tensor:
     """``z ×₁ U₁ ×₂ U₂ …`` over the last ``len(Us)`` axes of ``z`` (Eq. 13).
 
     The transpose of :func:`project`; for orthonormal U its right inverse.
@@ -35,46 +37,168 @@ def back_project(z: Tensor, Us: Sequence[Tensor | None]) -> Tensor:
     return _multilinear(z, Us, transposed=True)
 
 
-def _multilinear(x: Tensor, Us: Sequence[Tensor | None], *, transposed: bool) -> Tensor:
+def _multilinear(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
     check_floating(x, "the input")
     _check(x, Us, transposed)
-    matrices = [None if U is None else (U.mT if transposed else U) for U in Us]
     dtype = map_dtype(x)
     x = cast(x, dtype)
-    matrices = [None if A is None else cast(A, dtype) for A in matrices]
+    matrices = [None if U is None else cast(U, dtype) for U in Us]
+    if all(U is None for U in matrices):
+        return x
     with no_autocast(x):
-        return _apply(x, matrices)
+        if _wants_plain_operations(x, matrices):
+            return composed(x, matrices, transposed=transposed)
+        planned: Any = _Planned
+        result: Tensor = planned.apply(transposed, x, *matrices)
+        return result
 
 
-def _apply(x: Tensor, matrices: list[Tensor | None]) -> Tensor:
-    """x ×_k A_kᵀ in the order in which x lies in memory."""
-    order = len(matrices)
-    b = x.ndim - order
-    axes = _memory_order(x, b)
+# Note [Two ways to the same map]
+#     A planned operation is one node of autograd with a planned backward pass. It cannot be looked
+#     into by an exporter, by torch.func's transforms or by forward mode; these get `composed`,
+#     made of ordinary differentiable operations. So does the backward pass where it is itself to
+#     be differentiated.
+
+
+def composed(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
+    """The map as a chain of ordinary operations, in the order in which x lies in memory."""
+    b = x.ndim - len(Us)
+    axes = memory_order(x, b)
     x = x.permute(axes)
-    shrink = sorted((A.shape[1] / A.shape[0], k) for k, A in enumerate(matrices) if A is not None)
-    for _, k in shrink:
-        A = matrices[k]
-        assert A is not None
-        axis = axes.index(b + k)
+    steps = [
+        (A.shape[1] / A.shape[0], axes.index(b + k), A)
+        for k, A in ((k, U.mT if transposed else U) for k, U in enumerate(Us) if U is not None)
+    ]
+    for _, axis, A in sorted(steps, key=lambda step: step[:2]):
         left, right = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
         shape = (*x.shape[:axis], A.shape[1], *x.shape[axis + 1 :])
         if right == 1:
             x = (x.reshape(left, A.shape[0]) @ A).reshape(shape)
         else:
             x = (A.mT @ x.reshape(left, A.shape[0], right)).reshape(shape)
-    inverse = [axes.index(a) for a in range(x.ndim)]
-    return x.permute(inverse)
+    return x.permute(inverse(axes))
 
 
-def _memory_order(x: Tensor, b: int) -> list[int]:
-    """The axes of x, batch axes first, feature axes from the outermost in memory."""
-    strides = x.stride()
-    features = sorted(range(b, x.ndim), key=lambda a: -strides[a])
-    return [*range(b), *features]
+def _wants_plain_operations(x: Tensor, Us: Matrices) -> bool:
+    if torch.compiler.is_exporting():
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    tensors = [x, *(U for U in Us if U is not None)]
+    return any(map(is_transformed, tensors))
 
 
-def _check(x: Tensor, Us: Sequence[Tensor | None], transposed: bool) -> None:
+class _Planned(torch.autograd.Function):
+    """x, U_1, U_2, … -> the map, or its transpose."""
+
+    @staticmethod
+    def forward(ctx: Any, transposed: bool, x: Tensor, *Us: Tensor | None) -> Tensor:
+        ctx.transposed = transposed
+        ctx.save_for_backward(x, *Us)
+        run: Any = _map_op if torch.compiler.is_compiling() else _map
+        result: Tensor = run(x, list(Us), transposed)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, *Us = ctx.saved_tensors
+        if torch.is_grad_enabled() or _wants_plain_operations(grad, Us):
+            return None, *_composed_gradients(ctx, x, grad, Us)
+        _, want_x, *want_Us = ctx.needs_input_grad
+        if not any(want_Us):
+            run_map: Any = _map_op if torch.compiler.is_compiling() else _map
+            return None, run_map(grad, Us, not ctx.transposed), *[None] * len(Us)
+        run: Any = _gradients_op if torch.compiler.is_compiling() else _gradients
+        grad_x, *grad_Us = run(x, grad, Us, ctx.transposed, want_x)
+        by_mode = iter(grad_Us)
+        return (
+            None,
+            grad_x if want_x else None,
+            *(None if U is None else next(by_mode) for U in Us),
+        )
+
+
+def _composed_gradients(ctx: Any, x: Tensor, grad: Tensor, Us: Matrices) -> Any:
+    """The gradients as differentiable functions of x, grad and the U's."""
+    transposed: bool = ctx.transposed
+    b = x.ndim - len(Us)
+    yield _multilinear(grad, Us, transposed=not transposed)
+    for k, U in enumerate(Us):
+        if U is None:
+            yield None
+            continue
+        others = [*Us[:k], None, *Us[k + 1 :]]
+        partial = _multilinear(x, others, transposed=transposed)
+        large, small = (grad, partial) if transposed else (partial, grad)
+        yield _unfolded(large, b + k) @ _unfolded(small, b + k).mT
+
+
+def _unfolded(x: Tensor, axis: int) -> Tensor:
+    return x.movedim(axis, 0).reshape(x.shape[axis], -1)
+
+
+# Values, and operators of the same that are opaque to compilers.
+
+
+def _map(x: Tensor, Us: list[Tensor | None], transposed: bool) -> Tensor:
+    layout = layout_of(x, Us, transposed=transposed)
+    As = layout.matrices(Us)
+    if transposed:
+        result = contract.grow(layout.small(x), As, layout.plan)
+    else:
+        result = contract.shrink(layout.large(x), As, layout.plan)
+    return layout.logical(result, x, Us, large=transposed)
+
+
+def _gradients(
+    x: Tensor, grad: Tensor, Us: list[Tensor | None], transposed: bool, want_x: bool
+) -> list[Tensor]:
+    """dL/dx (empty if not wanted) and dL/dU_k for every U_k there is."""
+    layout = layout_of(x, Us, transposed=transposed)
+    X, Z = (grad, x) if transposed else (x, grad)
+    grown, shrunk, grad_As = contract.pair(
+        layout.large(X),
+        layout.small(Z),
+        layout.matrices(Us),
+        layout.plan,
+        want_grown=want_x and not transposed,
+        want_shrunk=want_x and transposed,
+    )
+    result = shrunk if transposed else grown
+    by_mode = {k: g for k, g in zip(layout.modes, grad_As[1:], strict=True) if g is not None}
+    grad_x = x.new_empty(0)
+    if result is not None:
+        grad_x = layout.logical(result, x, Us, large=not transposed)
+    return [grad_x, *(by_mode[k] for k in sorted(by_mode, key=lambda k: k or 0))]
+
+
+_map_op = torch.library.custom_op("tensorprojection::map", _map, mutates_args=())
+_gradients_op = torch.library.custom_op("tensorprojection::gradients", _gradients, mutates_args=())
+
+
+@_map_op.register_fake
+def _(x: Tensor, Us: list[Tensor | None], transposed: bool) -> Tensor:
+    b = x.ndim - len(Us)
+    axes = memory_order(x, b)
+    shape = list(x.shape)
+    for k, U in enumerate(Us):
+        if U is not None:
+            shape[b + k] = U.shape[0 if transposed else 1]
+    return x.new_empty([shape[a] for a in axes]).permute(inverse(axes))
+
+
+@_gradients_op.register_fake
+def _(
+    x: Tensor, grad: Tensor, Us: list[Tensor | None], transposed: bool, want_x: bool
+) -> list[Tensor]:
+    grad_x = x.new_empty(0)
+    if want_x:
+        axes = memory_order(x, x.ndim - len(Us))
+        grad_x = x.new_empty([x.shape[a] for a in axes]).permute(inverse(axes))
+    return [grad_x, *(U.new_empty(U.shape) for U in Us if U is not None)]
+
+
+def _check(x: Tensor, Us: Matrices, transposed: bool) -> None:
     if not Us or x.ndim < len(Us):
         raise ProjectionValueError(
             f"Expected a tensor with at least {max(len(Us), 1)} axes, one a mode, "

@@ -1,0 +1,177 @@
+"""Carries out a plan: the three maps on a tensor (L, d_1, …, d_m) that is contiguous in memory.
+
+``As[k]`` is the ``large × small`` matrix of axis k, None for an axis left alone and for axis 0.
+No autograd here; see project.py for the derivatives, plan.py for the choice of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from .plan import CHUNK_BYTES, Group, Plan, Steps
+
+Matrices = Sequence[Tensor | None]
+
+
+def shrink(X: Tensor, As: Matrices, plan: Plan) -> Tensor:
+    """X ×_k A_kᵀ for all k."""
+    return _chain(X, plan.shrink, _group_matrices(As, plan.shrink), plan.small)
+
+
+def grow(Z: Tensor, As: Matrices, plan: Plan) -> Tensor:
+    """Z ×_k A_k for all k."""
+    matrices = [A.mT for A in _group_matrices(As, plan.grow)]
+    return _chain(Z, plan.grow, matrices, plan.large)
+
+
+def pair(
+    X: Tensor, Z: Tensor, As: Matrices, plan: Plan, *, want_grown: bool, want_shrunk: bool
+) -> tuple[Tensor | None, Tensor | None, list[Tensor | None]]:
+    """grow(Z), shrink(X), and the derivatives of <shrink(X), Z> by every A_k.
+
+    The first two come along for the price of one step where the plan for them allows it.
+    """
+    steps, last = plan.pair, len(plan.pair) - 1
+    matrices = _group_matrices(As, steps)
+    transposed = [A.mT for A in matrices]
+    joint_grow = want_grown and plan.grow == steps[::-1]
+    joint_shrink = want_shrunk and plan.shrink == steps
+    grown = X.new_empty(X.shape) if joint_grow else None
+    shrunk = Z.new_empty(Z.shape) if joint_shrink else None
+    sums: list[Tensor | None] = [None] * len(steps)
+    for rows in _chunks(X, several=last > 0):
+        x, z = X[rows], Z[rows]
+        xs = [x]
+        for group, A in zip(steps[:last], matrices, strict=False):
+            xs.append(_step(xs[-1], group, A, plan.small))
+        for i in range(last, -1, -1):
+            part = _contraction(xs[i], z, steps[i])
+            sums[i] = part if sums[i] is None else sums[i].add_(part)  # type: ignore[union-attr]
+            if i > 0:
+                z = _step(z, steps[i], transposed[i], plan.large)
+        if grown is not None:
+            _step(z, steps[0], transposed[0], plan.large, out=grown[rows])
+        if shrunk is not None:
+            _step(xs[last], steps[last], matrices[last], plan.small, out=shrunk[rows])
+    if want_grown and grown is None:
+        grown = grow(Z, As, plan)
+    if want_shrunk and shrunk is None:
+        shrunk = shrink(X, As, plan)
+    return grown, shrunk, _by_axis(sums, steps, As)
+
+
+def _chain(x: Tensor, steps: Steps, matrices: list[Tensor], target: tuple[int, ...]) -> Tensor:
+    if not steps:
+        return x.clone()
+    if len(steps) == 1:
+        return _step(x, steps[0], matrices[0], target)
+    shape = list(x.shape)
+    for k in (k for group in steps for k in group):
+        shape[k] = target[k - 1]
+    out = x.new_empty(shape)
+    larger = x if x.numel() > out.numel() else out
+    for rows in _chunks(larger, several=True):
+        part = x[rows]
+        for group, A in zip(steps[:-1], matrices, strict=False):
+            part = _step(part, group, A, target)
+        _step(part, steps[-1], matrices[-1], target, out=out[rows])
+    return out
+
+
+def _step(
+    x: Tensor, group: Group, A: Tensor, target: tuple[int, ...], out: Tensor | None = None
+) -> Tensor:
+    """One product: the axes of the group, taken together, times A."""
+    left, right = prod(x.shape[: group[0]]), prod(x.shape[group[-1] + 1 :])
+    P, Q = A.shape
+    shape = list(x.shape)
+    for k in group:
+        shape[k] = target[k - 1]
+    if right == 1:
+        flat = None if out is None else out.view(left, Q)
+        return torch.mm(x.reshape(left, P), A, out=flat).view(shape)
+    if out is None and _as_convolution(P, Q, right):
+        return torch.conv1d(x.reshape(left, P, right), A.mT[:, :, None]).view(shape)
+    flat = None if out is None else out.view(left, Q, right)
+    return torch.bmm(A.mT.expand(left, Q, P), x.reshape(left, P, right), out=flat).view(shape)
+
+
+def _contraction(x: Tensor, z: Tensor, group: Group) -> Tensor:
+    """The derivative by A of <x times A, z>: x and z over all axes but the group's."""
+    first, end = group[0], group[-1] + 1
+    left, right = prod(x.shape[:first]), prod(x.shape[end:])
+    P, Q = prod(x.shape[first:end]), prod(z.shape[first:end])
+    if right == 1:
+        return x.reshape(left, P).mT @ z.reshape(left, Q)
+    x3, z3 = x.reshape(left, P, right), z.reshape(left, Q, right)
+    if not _as_convolution(P, Q, right):
+        return torch.bmm(x3, z3.mT).sum(0)
+    weight = x.new_empty(()).expand(Q, P, 1)  # only its shape counts
+    only_weight = [False, True, False]
+    derivative: Tensor = torch.ops.aten.convolution_backward(
+        z3, x3, weight, None, [1], [0], [1], False, [0], 1, only_weight
+    )[1]
+    return derivative[:, :, 0].mT
+
+
+def _as_convolution(P: int, Q: int, right: int) -> bool:
+    """Many channels at few places: what the kernels for 1×1 convolutions are made for.
+
+    As a batch of products the places would leave vector registers half empty, and the derivative
+    by A would be a sum over matrices larger than the tensors they come from.
+    """
+    return (P + Q) * right < P * Q
+
+
+def _chunks(larger: Tensor, *, several: bool) -> Iterator[slice]:
+    """Rows that fit the cache together, where several steps read what the one before wrote."""
+    L = larger.shape[0]
+    row = max(larger[0].numel() * larger.element_size(), 1) if L else 1
+    rows = max(CHUNK_BYTES // row, 1)
+    if not several or larger.device.type != "cpu" or rows >= L:
+        yield slice(0, L)
+        return
+    for start in range(0, L, rows):
+        yield slice(start, min(start + rows, L))
+
+
+def _group_matrices(As: Matrices, steps: Steps) -> list[Tensor]:
+    """One matrix a group: the Kronecker product of its axes' matrices."""
+    result = []
+    for group in steps:
+        first, *others = [A for A in (As[k] for k in group) if A is not None]
+        for A in others:
+            first = _kron(first, A)
+        result.append(first)
+    return result
+
+
+def _kron(A: Tensor, B: Tensor) -> Tensor:
+    # torch.kron refuses matrices that are strided or expanded.
+    blocks = A[:, None, :, None] * B[None, :, None, :]
+    return blocks.reshape(A.shape[0] * B.shape[0], -1)
+
+
+def _by_axis(sums: list[Tensor | None], steps: Steps, As: Matrices) -> list[Tensor | None]:
+    """The derivative by each A_k from that by the groups' Kronecker products."""
+    result: list[Tensor | None] = [None] * len(As)
+    for group, total in zip(steps, sums, strict=True):
+        assert total is not None
+        if len(group) == 1:
+            result[group[0]] = total
+            continue
+        matrices = [A for A in (As[k] for k in group) if A is not None]
+        large, small = [A.shape[0] for A in matrices], [A.shape[1] for A in matrices]
+        tensor = total.reshape(*large, *small)
+        n = len(group)
+        for i, k in enumerate(group):
+            operands: list[object] = [tensor, list(range(2 * n))]
+            for j, A in enumerate(matrices):
+                if j != i:
+                    operands += [A, [j, n + j]]
+            result[k] = torch.einsum(*operands, [i, n + i])
+    return result

@@ -1,0 +1,140 @@
+"""Which matrix products carry out a multilinear map, and in which order.
+
+Note [The cost model]
+    A tensor lies in memory as (L, d_1, …, d_m): L counts the rows of everything before the first
+    mode to be projected, neighbouring modes left alone count as one. Projecting mode k is a matrix
+    product over an (left, p_k, right) view of it, for which nothing is permuted or copied: one
+    product where right = 1, else a batch of them. Neighbouring modes can go together as one
+    product with the Kronecker product of their U's: more arithmetic, but in one pass of a shape
+    that a GEMM is good at, in place of two passes of tiny ones.
+
+    A pass costs whichever is larger: its traffic (bytes in and out), or its arithmetic, expressed
+    as the bytes that could be moved in the same time (`FLOPS_PER_BYTE`). Arithmetic is dearer the
+    smaller the product: a dimension d of it runs at d / (d + `SMALL`) of the full rate, and an
+    innermost dimension below the width of a vector register wastes the rest of the register.
+
+    Three maps are planned: *shrink* (Eq. 1; the backward pass of Eq. 13), *grow* (Eq. 13; the
+    backward pass of Eq. 1), and *pair*, the derivative by the U's, which pairs a large tensor X
+    with a small one Z. For one mode that is one product of X and Z as they are once all other
+    modes are brought to equal size, X shrunk or Z grown. These intermediate results are computed
+    again from X and Z, not kept from the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations, product
+from math import prod
+
+# A group is a run of neighbouring axes that go together; axis 0 is L.
+Group = tuple[int, ...]
+Steps = tuple[Group, ...]
+
+FLOPS_PER_BYTE = 6.0
+SMALL = 8.0
+VECTOR = 16
+PASS_BYTES = 2**15  # what one more call costs, in bytes that could be moved meanwhile
+KRONECKER_LIMIT = 2**18  # entries of a Kronecker product, at most
+CHUNK_BYTES = 2**21  # of the larger tensor, so that intermediate results stay in the cache
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of the three maps. ``large`` and ``small`` are the sizes of axes 1, 2, …"""
+
+    large: tuple[int, ...]
+    small: tuple[int, ...]
+    shrink: Steps
+    grow: Steps
+    pair: Steps
+
+
+@lru_cache(maxsize=1024)
+def make_plan(large: tuple[int, ...], small: tuple[int, ...], touched: tuple[int, ...]) -> Plan:
+    """The cheapest steps for axes of these sizes, of which the touched ones (from 1) change."""
+    candidates = list(_candidates(touched, large, small))
+    return Plan(
+        large,
+        small,
+        shrink=min(candidates, key=lambda steps: chain_cost(steps, large, small)),
+        grow=min(candidates, key=lambda steps: chain_cost(steps, small, large)),
+        pair=min(candidates, key=lambda steps: pair_cost(steps, large, small)),
+    )
+
+
+def chain_cost(steps: Steps, source: tuple[int, ...], target: tuple[int, ...]) -> float:
+    """Bytes per row for taking the source's sizes to the target's, group by group."""
+    cost, sizes = 0.0, list(source)
+    for group in steps:
+        P, Q = (prod(side[k - 1] for k in group) for side in (source, target))
+        left, right = _around(sizes, group)
+        cost += _product_cost(left, P, Q, right)
+        for k in group:
+            sizes[k - 1] = target[k - 1]
+    return cost
+
+
+def pair_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> float:
+    """Bytes per row for the derivative by every U, X being shrunk in the order of the steps."""
+    cost = chain_cost(steps[:-1], large, small)
+    # Z grows in the opposite order; the last of its steps gives grow(Z), which the backward pass
+    # of a projection needs anyhow.
+    cost += chain_cost(steps[:0:-1], small, large)
+    sizes = list(large)
+    for group in steps:
+        P, Q = (prod(side[k - 1] for k in group) for side in (large, small))
+        left, right = _around(sizes, group)
+        cost += _contraction_cost(left, P, Q, right)
+        for k in group:
+            sizes[k - 1] = small[k - 1]
+    return cost
+
+
+def _around(sizes: list[int], group: Group) -> tuple[int, int]:
+    return prod(sizes[: group[0] - 1]), prod(sizes[group[-1] :])
+
+
+def _product_cost(left: int, P: int, Q: int, right: int) -> float:
+    traffic = 4.0 * left * (P + Q) * right
+    inner = Q if right == 1 else right
+    wide = float("inf") if right == 1 else right  # L multiplies left, so one product is tall
+    flops = 2.0 * left * P * Q * right / _rate(P, Q, wide, inner)
+    return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES / 64
+
+
+def _contraction_cost(left: int, P: int, Q: int, right: int) -> float:
+    traffic = 4.0 * left * (P + Q) * right
+    if right > 1:
+        traffic += 4.0 * left * min(P * Q, (P + Q) * right)  # partial sums, or a transposition
+    wide = float("inf") if right == 1 else right
+    flops = 2.0 * left * P * Q * right / _rate(P, Q, wide, Q)
+    return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES / 64
+
+
+def _rate(a: float, b: float, c: float, inner: float) -> float:
+    """The share of the full rate that a product of these sizes reaches."""
+    return 1 / (1 + SMALL / a + SMALL / b + SMALL / c) * min(1.0, inner / VECTOR)
+
+
+def _candidates(
+    touched: tuple[int, ...], large: tuple[int, ...], small: tuple[int, ...]
+) -> Iterator[Steps]:
+    for groups in _groupings(touched):
+        entries = (prod(large[k - 1] * small[k - 1] for k in g) for g in groups if len(g) > 1)
+        if all(n <= KRONECKER_LIMIT for n in entries):
+            yield from permutations(groups)
+
+
+def _groupings(touched: tuple[int, ...]) -> Iterator[Steps]:
+    """All ways to cut the touched axes into runs of neighbours."""
+    for cuts in product((False, True), repeat=max(len(touched) - 1, 0)):
+        groups = [[k] for k in touched[:1]]
+        for k, cut in zip(touched[1:], cuts, strict=True):
+            if cut:
+                groups.append([k])
+            else:
+                groups[-1].append(k)
+        if all(g[-1] - g[0] == len(g) - 1 for g in groups):
+            yield tuple(tuple(g) for g in groups)
