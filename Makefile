@@ -1,7 +1,11 @@
 # make demo and make test do all the set-up; `make help` lists the rest.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# For pip's build environments as well, which a -c on the command line does not reach.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench clean
@@ -11,15 +15,16 @@ help: ## list the commands
 
 # One stamp a set of packages: a second run starts at once, a changed pin installs anew.
 $(BIN)/python:
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: make PYTHON=/path/to/python3.11 …"; exit 1; }
+	@test -n "$(PYTHON)" && $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
+		{ echo "Python 3.11 or later is needed: make PYTHON=path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch -e ".[studies]"
+	$(PIP) -e ".[studies]"
 	@touch $@
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch -e ".[studies,peers,test]"
+	$(PIP) -e ".[studies,peers,test]"
 	@touch $@ $(VENV)/.demo
 
 setup: $(VENV)/.test ## create .venv and install everything, for working on the project
@@ -33,10 +38,10 @@ lint: $(VENV)/.test ## style and types
 	$(BIN)/mypy
 
 test: lint ## lint, types and all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 bench: $(VENV)/.test ## speed side by side with the peers, as ratios
-	$(BIN)/python -m benchmarks
+	$(BIN)/tpl bench
 
 clean: ## remove the environment and what runs leave behind
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ arXiv 2004.04454.
 
 from . import functional
 from .errors import DivergedError, ProjectionError, ProjectionTypeError, ProjectionValueError
+from .explain import Explanation, plan
 from .frozen import FrozenProjection
 from .layers import TensorProjection, TransposeTensorProjection
 from .lazy import LazyTensorProjection, LazyTransposeTensorProjection
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DivergedError",
+    "Explanation",
     "FrozenProjection",
     "LazyTensorProjection",
     "LazyTransposeTensorProjection",
@@ -27,4 +29,5 @@ __all__ = [
     "TensorProjection",
     "TransposeTensorProjection",
     "functional",
+    "plan",
 ]

@@ -46,8 +46,8 @@ class Layout:
         return y.view(shape).permute(inverse(self.axes))
 
 
-def layout_of(x: Tensor, Us: Matrices, *, transposed: bool) -> Layout:
-    """The layout of x, the large side of the map, or the small one where it is transposed."""
+def layout_of(x: Tensor, Us: Matrices) -> Layout:
+    """The layout of x, be it the large or the small side of the map."""
     b = x.ndim - len(Us)
     axes = memory_order(x, b)
     large: list[int] = []

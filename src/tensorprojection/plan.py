@@ -46,6 +46,7 @@ class Plan:
 
     large: tuple[int, ...]
     small: tuple[int, ...]
+    touched: tuple[int, ...]
     shrink: Steps
     grow: Steps
     pair: Steps
@@ -54,13 +55,14 @@ class Plan:
 @lru_cache(maxsize=1024)
 def make_plan(large: tuple[int, ...], small: tuple[int, ...], touched: tuple[int, ...]) -> Plan:
     """The cheapest steps for axes of these sizes, of which the touched ones (from 1) change."""
-    candidates = list(_candidates(touched, large, small))
+    ways = list(candidates(touched, large, small))
     return Plan(
         large,
         small,
-        shrink=min(candidates, key=lambda steps: chain_cost(steps, large, small)),
-        grow=min(candidates, key=lambda steps: chain_cost(steps, small, large)),
-        pair=min(candidates, key=lambda steps: pair_cost(steps, large, small)),
+        touched,
+        shrink=min(ways, key=lambda steps: chain_cost(steps, large, small)),
+        grow=min(ways, key=lambda steps: chain_cost(steps, small, large)),
+        pair=min(ways, key=lambda steps: pair_cost(steps, large, small)),
     )
 
 
@@ -118,9 +120,10 @@ def _rate(a: float, b: float, c: float, inner: float) -> float:
     return 1 / (1 + SMALL / a + SMALL / b + SMALL / c) * min(1.0, inner / VECTOR)
 
 
-def _candidates(
+def candidates(
     touched: tuple[int, ...], large: tuple[int, ...], small: tuple[int, ...]
 ) -> Iterator[Steps]:
+    """All orders of all groupings."""
     for groups in _groupings(touched):
         entries = (prod(large[k - 1] * small[k - 1] for k in g) for g in groups if len(g) > 1)
         if all(n <= KRONECKER_LIMIT for n in entries):

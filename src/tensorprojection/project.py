@@ -141,7 +141,7 @@ def _unfolded(x: Tensor, axis: int) -> Tensor:
 
 
 def _map(x: Tensor, Us: list[Tensor | None], transposed: bool) -> Tensor:
-    layout = layout_of(x, Us, transposed=transposed)
+    layout = layout_of(x, Us)
     As = layout.matrices(Us)
     if transposed:
         result = contract.grow(layout.small(x), As, layout.plan)
@@ -154,7 +154,7 @@ def _gradients(
     x: Tensor, grad: Tensor, Us: list[Tensor | None], transposed: bool, want_x: bool
 ) -> list[Tensor]:
     """dL/dx (empty if not wanted) and dL/dU_k for every U_k there is."""
-    layout = layout_of(x, Us, transposed=transposed)
+    layout = layout_of(x, Us)
     X, Z = (grad, x) if transposed else (x, grad)
     grown, shrunk, grad_As = contract.pair(
         layout.large(X),

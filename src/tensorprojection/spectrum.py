@@ -21,6 +21,8 @@ _GRAM_LIMIT = 5e7
 # about 6e-8 times the ratio of the singular values, the root of this.
 _FLOAT32_LIMIT = 64.0
 
+_LARGEST = torch.finfo(torch.float64).max
+
 
 def decompose(
     M: Tensor, A: Tensor, shift: Tensor | float, *, exact: bool, name: str
@@ -58,11 +60,11 @@ def float32_suffices(s: Tensor) -> bool:
 
 
 def _ratio_within(ascending: Tensor, limit: float) -> bool:
-    # False for NaN and for zeros as well.
+    # False for NaN, infinity and zeros as well.
     smallest, largest = ascending[..., 0], ascending[..., -1]
     if ascending.ndim == 1:
-        return 0 < largest.item() <= limit * smallest.item()
-    return bool(((largest > 0) & (largest <= limit * smallest)).all())
+        return 0 < largest.item() <= min(limit * smallest.item(), _LARGEST)
+    return bool(((largest > 0) & (largest <= (limit * smallest).clamp(max=_LARGEST))).all())
 
 
 def _check_scale(M: Tensor, A: Tensor, name: str) -> None:

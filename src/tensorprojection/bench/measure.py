@@ -1,0 +1,83 @@
+"""Timing: contenders take turns, so that what disturbs the machine disturbs them alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Times = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median over rounds of one contender's time by another's, and its quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+
+def take_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
+    """Seconds a call, by contender and round."""
+    for call in contenders.values():
+        call()
+        call()
+    calls = {name: _calls_for(call, 0.02) for name, call in contenders.items()}
+    times: Times = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                call()
+            times[name].append((time.perf_counter() - start) / calls[name])
+    return times
+
+
+def ratio(times: Times, above: str, below: str) -> Ratio:
+    values = [a / b for a, b in zip(times[above], times[below], strict=True)]
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return Ratio(median(values), low, high)
+
+
+def step(layer: nn.Module, x: Tensor) -> Callable[[], None]:
+    """Forward and backward, as in training: the gradients of the input and of all parameters."""
+    wanted = [x, *(p for p in layer.parameters() if p.numel() > 0)]
+    grad = torch.randn_like(layer(x).detach())
+
+    def call() -> None:
+        torch.autograd.grad(layer(x), wanted, grad)
+
+    return call
+
+
+def kept_bytes(layer: nn.Module, x: Tensor) -> int:
+    """What the layer keeps for its backward pass beyond its input and its parameters."""
+    known = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
+    kept: dict[int, int] = {}
+
+    def pack(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        z = layer(x)
+        total = sum(kept.values())
+        del z
+    return total
+
+
+def _calls_for(call: Callable[[], Any], seconds: float) -> int:
+    start = time.perf_counter()
+    call()
+    return max(1, int(seconds / (time.perf_counter() - start)))

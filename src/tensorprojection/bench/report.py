@@ -1,0 +1,124 @@
+"""The figures as a table in the terminal, as JSON and as a bar chart."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from .run import Row, run_cases
+from .training import growth, training_steps
+
+
+def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
+    console = Console()
+    rows = []
+    with console.status("measuring …") as status:
+        for row in run_cases(rounds, only, peers):
+            rows.append(row)
+            status.update(f"{row.case} {row.memory_format}: {row.milliseconds:.2f} ms")
+        steps = {} if only else training_steps(max(rounds // 3, 5))
+        grown = {} if only else growth(rounds)
+    console.print(table(rows))
+    for memory_format, value in steps.items():
+        console.print(f"OCT training step, {memory_format}: TPL model / MaxPool model {value}")
+    for name, values in grown.items():
+        factors = ", ".join(f"{v:.2f}" for v in values)
+        console.print(f"doubling the {name}: time by work {factors} (1 = linear)")
+    out.mkdir(parents=True, exist_ok=True)
+    record = {
+        "machine": machine(),
+        "rounds": rounds,
+        "cases": [row.as_dict() for row in rows],
+        "training_step": {name: asdict(value) for name, value in steps.items()},
+        "growth": grown,
+    }
+    (out / "bench.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    draw(rows, out / "bench.png")
+    console.print(f"Written: {out / 'bench.json'}, {out / 'bench.png'}")
+
+
+def table(rows: list[Row]) -> Table:
+    result = Table(title="Forward and backward, float32; median ratio (quartiles) of one run")
+    columns = ["case", "format", "ms", "to what it replaces", "textbook / this", "TCL / this"]
+    columns += ["geotorch / this", "this / limit", "U's share", "kept / output"]
+    for column in columns:
+        result.add_column(column, justify="left" if column in columns[:2] else "right")
+    for row in rows:
+        replaced = "" if row.to_replaced is None else f"{row.to_replaced} {row.replaced}"
+        result.add_row(
+            row.case,
+            row.memory_format,
+            f"{row.milliseconds:.2f}",
+            replaced,
+            *(str(row.peers.get(name, "")) for name in ("textbook", "TCL", "geotorch")),
+            str(row.to_limit),
+            f"{100 * row.U_share.median:.0f} %",
+            f"{row.kept_by_output:.2f}",
+        )
+    return result
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "processor": platform.machine(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Times relative to this layer's, a panel a memory format."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    formats = list(dict.fromkeys(row.memory_format for row in rows))
+    figure, panels = plt.subplots(1, len(formats), figsize=(6.5 * len(formats), 4.8), squeeze=False)
+    colours = {
+        "textbook": "#999999",
+        "TCL": "#E69F00",
+        "geotorch": "#56B4E9",
+        "replaced": "#0072B2",
+    }
+    for panel, memory_format in zip(panels[0], formats, strict=True):
+        chosen = [row for row in rows if row.memory_format == memory_format]
+        for k, (name, colour) in enumerate(colours.items()):
+            for y, row in enumerate(chosen):
+                value = _relative(row, name)
+                if value is not None:
+                    label = "the layer it replaces" if name == "replaced" else name
+                    first = y == next(i for i, r in enumerate(chosen) if _relative(r, name))
+                    panel.barh(
+                        y + 0.3 - 0.2 * k, value, 0.18, color=colour, label=label if first else None
+                    )
+        panel.axvline(1, color="#D55E00", linewidth=2, label="this layer")
+        panel.set_yticks(range(len(chosen)), [row.case for row in chosen])
+        panel.invert_yaxis()
+        panel.set_xscale("log")
+        panel.set_xlabel(
+            "time by this layer's (log scale); right of the line: slower than this layer"
+        )
+        panel.set_title(memory_format)
+        panel.grid(axis="x", alpha=0.3)
+        panel.set_axisbelow(True)
+    panels[0][0].legend(loc="lower right", fontsize=8)
+    figure.suptitle("Forward and backward pass, float32, side by side in one run")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _relative(row: Row, name: str) -> float | None:
+    if name == "replaced":
+        return None if row.to_replaced is None else 1 / row.to_replaced.median
+    return row.peers[name].median if name in row.peers else None

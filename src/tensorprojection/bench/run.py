@@ -1,0 +1,97 @@
+"""Runs the cases and gathers the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from math import prod
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tensorprojection as tp
+
+from .cases import CASES, FORMATS, Case
+from .limit import gemm, limit_seconds
+from .measure import Ratio, kept_bytes, ratio, step, take_turns
+from .peers import PEERS
+
+OURS = "this layer"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case in one memory format."""
+
+    case: str
+    memory_format: str
+    milliseconds: float
+    replaced: str
+    to_replaced: Ratio | None
+    peers: dict[str, Ratio]
+    to_limit: Ratio
+    U_share: Ratio
+    kept_by_output: float
+    plan: str = field(default="")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run_cases(rounds: int, only: str = "", peers: bool = True) -> Iterator[Row]:
+    for case in CASES:
+        if only.lower() in case.name.lower():
+            for memory_format in FORMATS:
+                yield run_case(case, memory_format, rounds, peers=peers)
+
+
+def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True) -> Row:
+    x = case.input(memory_format)
+    layer = case.layer()
+    a, b = gemm()
+    larger = x.detach() if prod(case.source) > prod(case.target) else layer(x).detach()
+    contenders = {
+        OURS: step(layer, x),
+        "U": _U_step(layer),
+        "gemm": lambda: a @ b,
+        "copy": lambda: larger.clone(memory_format=torch.preserve_format),
+    }
+    if case.replaces is not None:
+        module: Any = case.replaces()
+        module = module.to(memory_format=FORMATS[memory_format])
+        contenders[case.replaced] = step(module, x)
+    if peers:
+        for name, make in PEERS.items():
+            contenders[name] = step(make(case), x)
+    times = take_turns(contenders, rounds)
+    times["limit"] = [
+        limit_seconds(case, g, a.shape[0], c)
+        for g, c in zip(times["gemm"], times["copy"], strict=True)
+    ]
+    return Row(
+        case=case.name,
+        memory_format=memory_format,
+        milliseconds=1e3 * median(times[OURS]),
+        replaced=case.replaced,
+        to_replaced=ratio(times, OURS, case.replaced) if case.replaced else None,
+        peers={name: ratio(times, name, OURS) for name in PEERS} if peers else {},
+        to_limit=ratio(times, OURS, "limit"),
+        U_share=ratio(times, "U", OURS),
+        kept_by_output=kept_bytes(layer, x) / (4 * case.batch * prod(case.target)),
+        plan=str(tp.plan(layer, x)),
+    )
+
+
+def _U_step(layer: tp.TensorProjection | tp.TransposeTensorProjection) -> Any:
+    """What the U's cost in a step: made, and differentiated."""
+    Us = [U for U in layer.projections() if U is not None]
+    grads = [torch.randn_like(U) for U in Us]
+    Ws: list[Tensor] = [W for W in layer.Ws if W is not None]
+
+    def call() -> None:
+        Us = [U for U in layer.projections() if U is not None]
+        torch.autograd.grad(Us, Ws, grads)
+
+    return call

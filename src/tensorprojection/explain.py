@@ -1,0 +1,104 @@
+"""What was chosen for a layer and an input, and why: ``tp.plan(layer, x)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .layers import TensorProjection, TransposeTensorProjection
+from .layout import Layout, layout_of
+from .plan import Steps, candidates, chain_cost, pair_cost
+
+Modes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The steps of one map, in modes (from 1); modes in one step go together as one product."""
+
+    what: str
+    steps: Modes
+    bytes_per_row: float
+    alternatives: tuple[tuple[Modes, float], ...]
+
+    def __str__(self) -> str:
+        text = f"{self.what:<17} {_words(self.steps)}"
+        if self.alternatives:
+            steps, cost = self.alternatives[0]
+            text += f"; next best ({cost / self.bytes_per_row:.2f}× the cost): {_words(steps)}"
+        return text
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The plan for one layer and one input; print it."""
+
+    memory_order: tuple[int, ...]
+    forward: Choice
+    backward: Choice
+    derivative: Choice
+
+    def __str__(self) -> str:
+        order = ", ".join(map(str, self.memory_order))
+        return "\n".join(
+            [
+                f"modes in memory   {order}",
+                *map(str, (self.forward, self.backward, self.derivative)),
+            ]
+        )
+
+
+def plan(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Explanation:
+    """Which products, in which order, carry out the layer for an input like x, and why.
+
+    >>> import torch, tensorprojection as tp
+    >>> print(tp.plan(tp.TensorProjection((32, 12, 12), (32, 6, 6)), torch.randn(300, 32, 12, 12)))
+    modes in memory   1, 2, 3
+    forward           modes 2+3 in one product; next best (...× the cost): mode 2, then mode 3
+    backward, input   modes 2+3 in one product; next best (...× the cost): mode 3, then mode 2
+    backward, U       modes 2+3 in one product; next best (...× the cost): mode 2, then mode 3
+
+    The costs are those of the model in plan.py, in bytes moved a row or their worth in arithmetic.
+    """
+    Us = layer.projections()
+    layout = layout_of(x, Us)
+    large, small = layout.plan.large, layout.plan.small
+    shrink = _choice(layout, layout.plan.shrink, lambda s: chain_cost(s, large, small))
+    grow = _choice(layout, layout.plan.grow, lambda s: chain_cost(s, small, large))
+    pair = _choice(layout, layout.plan.pair, lambda s: pair_cost(s, large, small))
+    forward, backward = (grow, shrink) if layer.transposed else (shrink, grow)
+    b = x.ndim - layer.order
+    return Explanation(
+        tuple(a - b + 1 for a in layout.axes[b:]),
+        forward("forward"),
+        backward("backward, input"),
+        pair("backward, U"),
+    )
+
+
+def _choice(
+    layout: Layout, steps: Steps, cost: Callable[[Steps], float]
+) -> Callable[[str], Choice]:
+    p = layout.plan
+    others = sorted((cost(s), s) for s in candidates(p.touched, p.large, p.small) if s != steps)
+
+    def modes(s: Steps) -> Modes:
+        return tuple(
+            tuple(mode + 1 for mode in (layout.modes[k - 1] for k in group) if mode is not None)
+            for group in s
+        )
+
+    return lambda what: Choice(
+        what, modes(steps), cost(steps), tuple((modes(s), c) for c, s in others)
+    )
+
+
+def _words(steps: Modes) -> str:
+    return ", then ".join(
+        f"mode {group[0]}"
+        if len(group) == 1
+        else f"modes {'+'.join(map(str, group))} in one product"
+        for group in steps
+    )

@@ -1,0 +1,1 @@
+"""The paper's section 3: its data, its models and its experiments."""

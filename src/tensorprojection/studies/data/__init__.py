@@ -1,0 +1,5 @@
+"""Where a study's images come from."""
+
+from .images import ImageSet
+
+__all__ = ["ImageSet"]

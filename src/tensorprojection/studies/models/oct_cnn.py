@@ -1,0 +1,96 @@
+"""The paper's CNN for retinal OCT images, in its three forms (section 3.1.2).
+
+The paper's table, for images of 96 × 96 × 3 and four classes; here channels come first. The three
+forms differ in the fourth reduction only, which this module calls the head.
+
+=================  ===============  ==========  ==========  ==========
+layer              output           base        tpl1        tpl2
+=================  ===============  ==========  ==========  ==========
+conv1, relu1       32 × 96 × 96            896         896         896
+pool1              32 × 48 × 48
+conv2, relu2       32 × 48 × 48          9,248       9,248       9,248
+pool2              32 × 24 × 24
+conv3, relu3       32 × 24 × 24          9,248       9,248       9,248
+pool3              32 × 12 × 12
+conv4, relu4       32 × 12 × 12          9,248       9,248       9,248
+pool4              32 × 6 × 6                0
+projection4        (20 in tpl2)                        144         784
+flatten            1152 (720)
+dense1, relu5      256                 295,168     295,168     184,576
+dense2             4                     1,028       1,028       1,028
+=================  ===============  ==========  ==========  ==========
+
+For tpl2 the paper prints 1152 and 295,168, but 20 · 6 · 6 = 720 features make a dense layer of
+184,576. The softmax is left to the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from tensorprojection import TensorProjection
+
+FILTERS = 32
+
+
+@dataclass(frozen=True)
+class Head:
+    """The fourth reduction: its name in the network, the channels it leaves, how it is made."""
+
+    name: str
+    channels: int
+    make: Callable[[int], nn.Module]  # from the side of the square that comes in
+
+
+def _projection(channels: int) -> Head:
+    def make(side: int) -> nn.Module:
+        return TensorProjection((FILTERS, side, side), (channels, side // 2, side // 2))
+
+    return Head("projection4", channels, make)
+
+
+HEADS: dict[str, Head] = {
+    "base": Head("pool4", FILTERS, lambda side: nn.MaxPool2d(2)),
+    "tpl1": _projection(FILTERS),
+    "tpl2": _projection(20),
+}
+
+
+def oct_cnn(head: str, classes: int = 4, channels: int = 3, size: int = 96) -> nn.Sequential:
+    """The network with that head, started as Keras does; it gives logits.
+
+    Networks made from one seed start with the same convolutions, whatever their head.
+
+    >>> network = oct_cnn("tpl1")
+    >>> network.projection4
+    TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, init='normal', 144 parameters)
+    """
+    if head not in HEADS:
+        raise ValueError(f"Expected a head of {', '.join(map(repr, HEADS))}, got {head!r}.")
+    if size < 16 or size % 16:
+        raise ValueError(f"Expected a size that can be halved four times, got {size}.")
+    reduce, side = HEADS[head], size // 16
+    network = nn.Sequential()
+    for k in range(1, 5):
+        network.add_module(f"conv{k}", _keras(nn.Conv2d(channels, FILTERS, 3, padding="same")))
+        network.add_module(f"relu{k}", nn.ReLU())
+        if k < 4:
+            network.add_module(f"pool{k}", nn.MaxPool2d(2))
+        channels = FILTERS
+    network.add_module(reduce.name, reduce.make(2 * side))
+    network.add_module("flatten", nn.Flatten())
+    network.add_module("dense1", _keras(nn.Linear(reduce.channels * side * side, 256)))
+    network.add_module("relu5", nn.ReLU())
+    network.add_module("dense2", _keras(nn.Linear(256, classes)))
+    return network
+
+
+def _keras(layer: nn.Conv2d | nn.Linear) -> nn.Module:
+    """The start that Keras gives a layer, and so the paper: Glorot uniform, zero bias."""
+    nn.init.xavier_uniform_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
