@@ -741,12 +741,12 @@ def test_weight_decay(eps_mode):
     layer = TensorProjection((12, 9), (6, 4), eps_mode=eps_mode, init="orthogonal")
     optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=50)
     x = torch.randn(16, 12, 9)
-    before = layer.orthogonality_error()
-    for _ in range(100):
+    norm, before = layer.W1.norm().item(), layer.orthogonality_error()
+    for _ in range(60):
         optimizer.zero_grad()
         layer.captured_energy(x).mean().neg().backward()
         optimizer.step()
-    assert layer.W1.norm() < 0.1
+    assert layer.W1.norm() < 0.1 * norm
     if eps_mode == "absolute":
         assert layer.orthogonality_error() > 100 * before
     else:

@@ -177,9 +177,9 @@ def test_orthogonal_start_is_orthonormal_to_its_own_precision(dtype):
 
 def test_orthogonal_start_is_uniform():
     # QR alone would give the diagonal of R, and so of Q, a preferred sign.
-    diagonals = [TensorProjection((3,), (2,), init="orthogonal").W1.diagonal() for _ in range(300)]
+    diagonals = [TensorProjection((3,), (2,), init="orthogonal").W1.diagonal() for _ in range(100)]
     share = (torch.stack(diagonals) > 0).double().mean(0)
-    assert ((share - 0.5).abs() < 0.12).all()
+    assert ((share - 0.5).abs() < 0.2).all()
 
 
 def test_init_per_mode():

@@ -27,7 +27,8 @@ def vec(x: Tensor, *, batch_dims: int = 0) -> Tensor:
     _order(x, batch_dims)
     batch = list(range(batch_dims))
     modes = list(range(batch_dims, x.ndim))
-    return x.permute(*batch, *reversed(modes)).reshape(*x.shape[:batch_dims], -1)
+    size = prod(x.shape[batch_dims:])
+    return x.permute(*batch, *reversed(modes)).reshape(*x.shape[:batch_dims], size)
 
 
 def unfold(x: Tensor, mode: int, *, batch_dims: int = 0) -> Tensor:
@@ -41,8 +42,9 @@ def unfold(x: Tensor, mode: int, *, batch_dims: int = 0) -> Tensor:
     axis = _axis(x, mode, batch_dims)
     others = [a for a in range(batch_dims, x.ndim) if a != axis]
     batch = list(range(batch_dims))
+    columns = prod(x.shape[a] for a in others)
     return x.permute(*batch, axis, *reversed(others)).reshape(
-        *x.shape[:batch_dims], x.shape[axis], -1
+        *x.shape[:batch_dims], x.shape[axis], columns
     )
 
 

@@ -112,8 +112,10 @@ def _polar_values(
     diagonal = M.diagonal(dim1=-2, dim2=-1)
     shift = eps * eps * (diagonal.mean(-1, keepdim=True) if relative else 1.0)
     diagonal.add_(shift)
-    V, s = decompose(M, A, shift, exact=W.dtype == torch.float64, name=name)
+    V, s, AV = decompose(M, A, shift, exact=W.dtype == torch.float64, name=name)
     G = _InverseSqrt.forward(M, V, s)
+    if AV is not None:
+        return ((AV / s[..., None, :]) @ V.mT).to(dtype), G, V, s
     if W.dtype == torch.float32 and float32_suffices(s):
         A = W
     return (A @ G.to(A.dtype)).to(dtype), G, V, s

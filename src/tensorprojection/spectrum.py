@@ -26,8 +26,10 @@ _LARGEST = torch.finfo(torch.float64).max
 
 def decompose(
     M: Tensor, A: Tensor, shift: Tensor | float, *, exact: bool, name: str
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """V and s, from M or, where M is too ill-conditioned or ``exact`` is asked for, from A.
+
+    In the second case also A V, which for a vanishing s is not to be had by a product any more.
 
     Args:
         M: ``AᵀA + shift I``, shape ``(..., q, q)``.
@@ -35,7 +37,7 @@ def decompose(
         name: what an error calls A.
     """
     if M.numel() == 0:
-        return M.clone(), M.new_empty(M.shape[:-1])
+        return M.clone(), M.new_empty(M.shape[:-1]), None
     host = M.to("cpu", torch.float64)
     if not exact:
         try:
@@ -44,14 +46,15 @@ def decompose(
             pass  # NaN, most likely; what it is gets sorted out below
         else:
             if _ratio_within(squares, _GRAM_LIMIT):
-                return V.contiguous().to(M), squares.sqrt_().to(M)
+                return V.contiguous().to(M), squares.sqrt_().to(M), None
     _check_scale(host, A, name)
-    _, sigma, Vh = torch.linalg.svd(A.to("cpu", torch.float64), full_matrices=False)
+    P, sigma, Vh = torch.linalg.svd(A.to("cpu", torch.float64), full_matrices=False)
     if isinstance(shift, Tensor):
         shift = shift.to("cpu", torch.float64)
     s = (sigma.square() + shift).sqrt()
     # LAPACK's eigenvalues ascend, its singular values descend.
-    return Vh.mT.flip(-1).contiguous().to(M), s.flip(-1).to(M)
+    AV = (P * sigma[..., None, :]).flip(-1)
+    return Vh.mT.flip(-1).contiguous().to(M), s.flip(-1).to(M), AV.to(M)
 
 
 def float32_suffices(s: Tensor) -> bool:
@@ -78,6 +81,7 @@ def _check_scale(M: Tensor, A: Tensor, name: str) -> None:
         )
     if not bool((M.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
         raise DivergedError(
-            f"{name} is all zeros: with eps_mode='relative' the scale of {name} is the unit of "
-            "eps, so it must have one. Start from other values, or use eps_mode='absolute'."
+            f"{name} is all zeros, or so small that its square and what eps adds to it vanish. With "
+            f"eps_mode='relative' the scale of {name} is the unit of eps, so it must have one: "
+            "start from other values, or use eps_mode='absolute' with an eps that counts."
         )
