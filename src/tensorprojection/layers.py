@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .dtypes import map_dtype
-from .errors import ProjectionTypeError, ProjectionValueError
+from .errors import DivergedError, ProjectionTypeError, ProjectionValueError
 from .frozen import FrozenProjection
 from .init import INITS
 from .kept import Kept, may_keep, renew
@@ -94,12 +94,31 @@ class _Projection(nn.Module):
 
         They are differentiable functions of the W's.
         """
-        return [
-            None if W is None else self._projection(k, W, dtype)
-            for k, W in enumerate(self.Ws, start=1)
-        ]
+        Us: list[Tensor | None] = [None] * self.order
+        for modes in self._alike():
+            for k, U in zip(modes, self._projections(modes, dtype), strict=True):
+                Us[k - 1] = U
+        return Us
 
-    def _projection(self, k: int, W: Tensor, dtype: torch.dtype | None) -> Tensor:
+    def _alike(self) -> list[list[int]]:
+        """The modes, those with W's of one shape and one ε together."""
+        groups: dict[Any, list[int]] = {}
+        for k, (W, eps) in enumerate(zip(self.Ws, self.eps, strict=True), start=1):
+            if W is not None:
+                groups.setdefault((W.shape, W.dtype, W.device, eps), []).append(k)
+        return list(groups.values())
+
+    def _projections(self, modes: list[int], dtype: torch.dtype | None) -> Sequence[Tensor]:
+        # U's of one shape are made in one go: for small matrices it is the calls that cost.
+        if len(modes) > 1 and not torch.compiler.is_compiling():
+            Ws = torch.stack([getattr(self, f"W{k}") for k in modes])
+            try:
+                return self._polar(modes[0], Ws, dtype).unbind()
+            except DivergedError:
+                pass  # one by one, to tell which
+        return [self._polar(k, getattr(self, f"W{k}"), dtype) for k in modes]
+
+    def _polar(self, k: int, W: Tensor, dtype: torch.dtype | None) -> Tensor:
         return polar(W, self.eps[k - 1], eps_mode=self.eps_mode, dtype=dtype, name=f"W{k}")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,7 +156,7 @@ class _Projection(nn.Module):
         # real arithmetic, are needed for U to become a constant of the graph.
         W = self._real[f"W{k}"]
         with _disable_current_modes():
-            return None if W is None else self._projection(k, W.detach(), dtype)
+            return None if W is None else self._polar(k, W.detach(), dtype)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         super().register_parameter(name, param)

@@ -34,7 +34,7 @@ from torch.autograd import forward_ad
 
 from .dtypes import check_floating, no_autocast
 from .errors import ProjectionError, ProjectionTypeError, ProjectionValueError
-from .spectrum import decompose, float32_suffices
+from .spectrum import decompose, float32_suffices, gram, is_wide
 
 EpsMode = Literal["absolute", "relative"]
 
@@ -108,12 +108,11 @@ def _polar_values(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """U, G, V and s."""
     A = W.to(_work_dtype(W))
-    M = A.mT @ A
+    M = gram(A)
     diagonal = M.diagonal(dim1=-2, dim2=-1)
     shift = eps * eps * (diagonal.mean(-1, keepdim=True) if relative else 1.0)
     diagonal.add_(shift)
-    V, s, AV = decompose(M, A, shift, exact=W.dtype == torch.float64, name=name)
-    G = _InverseSqrt.forward(M, V, s)
+    V, s, G, AV = decompose(M, A, shift, exact=W.dtype == torch.float64, name=name)
     if AV is not None:
         return ((AV / s[..., None, :]) @ V.mT).to(dtype), G, V, s
     if W.dtype == torch.float32 and float32_suffices(s):
@@ -126,6 +125,8 @@ def _polar_grad_values(
 ) -> Tensor:
     """dL/dW from dL/dU."""
     A = W if W.dtype == torch.float32 and float32_suffices(s) else W.to(G.dtype)
+    if is_wide(G):
+        G, V, s = G.to(A.dtype), V.to(A.dtype), s.to(A.dtype)
     grad_U = grad_U.to(A.dtype)
     grad_G = (A.mT @ grad_U).to(G.dtype)
     S = _through_gram(-_Lyapunov.forward(G, G @ grad_G @ G, V, s), eps, relative)

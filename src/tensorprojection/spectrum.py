@@ -8,6 +8,9 @@ Note [The decomposition runs on the host]
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -21,15 +24,24 @@ _GRAM_LIMIT = 5e7
 # about 6e-8 times the ratio of the singular values, the root of this.
 _FLOAT32_LIMIT = 64.0
 
+# From this q on: see `_refined`. Its residual may be this large for its square to be negligible.
+_WIDE = 256
+_RESIDUAL_LIMIT = 1e-4
+
 _LARGEST = torch.finfo(torch.float64).max
 
 
-def decompose(
-    M: Tensor, A: Tensor, shift: Tensor | float, *, exact: bool, name: str
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """V and s, from M or, where M is too ill-conditioned or ``exact`` is asked for, from A.
+class Spectrum(NamedTuple):
+    """What M = V diag(s²) Vᵀ gives: V, s ascending, and G = M^(-1/2)."""
 
-    In the second case also A V, which for a vanishing s is not to be had by a product any more.
+    V: Tensor
+    s: Tensor
+    G: Tensor
+    AV: Tensor | None = None  # where it is known better than by a product
+
+
+def decompose(M: Tensor, A: Tensor, shift: Tensor | float, *, exact: bool, name: str) -> Spectrum:
+    """From M or, where M is too ill-conditioned or ``exact`` is asked for, from A.
 
     Args:
         M: ``AᵀA + shift I``, shape ``(..., q, q)``.
@@ -37,24 +49,69 @@ def decompose(
         name: what an error calls A.
     """
     if M.numel() == 0:
-        return M.clone(), M.new_empty(M.shape[:-1]), None
+        return Spectrum(M.clone(), M.new_empty(M.shape[:-1]), M.clone())
     host = M.to("cpu", torch.float64)
+    found = None
     if not exact:
-        try:
-            squares, V = torch.linalg.eigh(host)
-        except RuntimeError:
-            pass  # NaN, most likely; what it is gets sorted out below
-        else:
-            if _ratio_within(squares, _GRAM_LIMIT):
-                return V.contiguous().to(M), squares.sqrt_().to(M), None
-    _check_scale(host, A, name)
-    P, sigma, Vh = torch.linalg.svd(A.to("cpu", torch.float64), full_matrices=False)
-    if isinstance(shift, Tensor):
-        shift = shift.to("cpu", torch.float64)
-    s = (sigma.square() + shift).sqrt()
-    # LAPACK's eigenvalues ascend, its singular values descend.
-    AV = (P * sigma[..., None, :]).flip(-1)
-    return Vh.mT.flip(-1).contiguous().to(M), s.flip(-1).to(M), AV.to(M)
+        with suppress(RuntimeError):  # NaN, most likely; what it is gets sorted out below
+            found = (_refined(host) if is_wide(host) else None) or _by_eigenvalues(host)
+    if found is None:
+        _check_scale(host, A, name)
+        found = _by_singular_values(A.to("cpu", torch.float64), shift)
+    V, s, G, AV = found
+    return Spectrum(V.to(M), s.to(M), G.to(M), None if AV is None else AV.to(M))
+
+
+def is_wide(M: Tensor) -> bool:
+    """Whether M is so large that its decomposition, not the calls around it, sets the time."""
+    return M.shape[-1] >= _WIDE
+
+
+def gram(A: Tensor) -> Tensor:
+    """AᵀA; where it is large, only the blocks on and above the diagonal are computed."""
+    q = A.shape[-1]
+    if q < _WIDE or A.ndim > 2:
+        return A.mT @ A
+    M = A.new_empty(q, q)
+    step = -(-q // 4)
+    for i in range(0, q, step):
+        block = A[:, i : i + step].mT @ A[:, i:]
+        M[i : i + step, i:] = block
+        M[i:, i : i + step] = block.mT
+    return M
+
+
+def _by_eigenvalues(M: Tensor) -> Spectrum | None:
+    squares, V = torch.linalg.eigh(M)
+    if not _ratio_within(squares, _GRAM_LIMIT):
+        return None
+    V, s = V.contiguous(), squares.sqrt_()
+    return Spectrum(V, s, (V / s[..., None, :]) @ V.mT)
+
+
+def _refined(M: Tensor) -> Spectrum | None:
+    """Eigenvalues in float32, then one Newton step for G in float64; None where that won't do.
+
+    With the residual R = I - G M G, the step G + G R / 2 leaves an error of the order R².
+    """
+    squares, V = torch.linalg.eigh(M.float())
+    if not _ratio_within(squares, _FLOAT32_LIMIT):
+        return None
+    V, s = V.contiguous(), squares.sqrt_()
+    G = ((V / s[..., None, :]) @ V.mT).double()
+    R = G @ M @ G
+    R.neg_().diagonal(dim1=-2, dim2=-1).add_(1.0)
+    if not bool(torch.linalg.matrix_norm(R).max() <= _RESIDUAL_LIMIT):
+        return None
+    return Spectrum(V.double(), s.double(), G + (G @ R).mul_(0.5))
+
+
+def _by_singular_values(A: Tensor, shift: Tensor | float) -> Spectrum:
+    P, sigma, Vh = torch.linalg.svd(A, full_matrices=False)
+    # LAPACK's singular values descend.
+    P, sigma, V = P.flip(-1), sigma.flip(-1), Vh.mT.flip(-1).contiguous()
+    s = (sigma.square() + (shift.cpu().double() if isinstance(shift, Tensor) else shift)).sqrt()
+    return Spectrum(V, s, (V / s[..., None, :]) @ V.mT, P * sigma[..., None, :])
 
 
 def float32_suffices(s: Tensor) -> bool:
@@ -81,7 +138,7 @@ def _check_scale(M: Tensor, A: Tensor, name: str) -> None:
         )
     if not bool((M.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
         raise DivergedError(
-            f"{name} is all zeros, or so small that its square and what eps adds to it vanish. With "
-            f"eps_mode='relative' the scale of {name} is the unit of eps, so it must have one: "
+            f"{name} is all zeros, or so small that its square and what eps adds to it vanish. "
+            f"With eps_mode='relative' the scale of {name} is the unit of eps, so it must have one: "
             "start from other values, or use eps_mode='absolute' with an eps that counts."
         )
