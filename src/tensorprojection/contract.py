@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from . import products
 from .plan import CHUNK_BYTES, Group, Plan, Steps
 
 Matrices = Sequence[Tensor | None]
@@ -86,18 +87,13 @@ def _step(
     x: Tensor, group: Group, A: Tensor, target: tuple[int, ...], out: Tensor | None = None
 ) -> Tensor:
     """One product: the axes of the group, taken together, times A."""
-    left, right = prod(x.shape[: group[0]]), prod(x.shape[group[-1] + 1 :])
-    P, Q = A.shape
     shape = list(x.shape)
     for k in group:
         shape[k] = target[k - 1]
-    if right == 1:
-        flat = None if out is None else out.view(left, Q)
-        return torch.mm(x.reshape(left, P), A, out=flat).view(shape)
-    if out is None and _as_convolution(P, Q, right):
-        return torch.conv1d(x.reshape(left, P, right), A.mT[:, :, None]).view(shape)
-    flat = None if out is None else out.view(left, Q, right)
-    return torch.bmm(A.mT.expand(left, Q, P), x.reshape(left, P, right), out=flat).view(shape)
+    left, right = prod(x.shape[: group[0]]), prod(x.shape[group[-1] + 1 :])
+    flat = x.reshape(left, A.shape[0], right)
+    place = None if out is None else out.view(left, A.shape[1], right)
+    return products.multiply(flat, A, out=place).view(shape)
 
 
 def _contraction(x: Tensor, z: Tensor, group: Group) -> Tensor:
@@ -105,26 +101,7 @@ def _contraction(x: Tensor, z: Tensor, group: Group) -> Tensor:
     first, end = group[0], group[-1] + 1
     left, right = prod(x.shape[:first]), prod(x.shape[end:])
     P, Q = prod(x.shape[first:end]), prod(z.shape[first:end])
-    if right == 1:
-        return x.reshape(left, P).mT @ z.reshape(left, Q)
-    x3, z3 = x.reshape(left, P, right), z.reshape(left, Q, right)
-    if not _as_convolution(P, Q, right):
-        return torch.bmm(x3, z3.mT).sum(0)
-    weight = x.new_empty(()).expand(Q, P, 1)  # only its shape counts
-    only_weight = [False, True, False]
-    derivative: Tensor = torch.ops.aten.convolution_backward(
-        z3, x3, weight, None, [1], [0], [1], False, [0], 1, only_weight
-    )[1]
-    return derivative[:, :, 0].mT
-
-
-def _as_convolution(P: int, Q: int, right: int) -> bool:
-    """Many channels at few places: what the kernels for 1×1 convolutions are made for.
-
-    As a batch of products the places would leave vector registers half empty, and the derivative
-    by A would be a sum over matrices larger than the tensors they come from.
-    """
-    return (P + Q) * right < P * Q
+    return products.contract(x.reshape(left, P, right), z.reshape(left, Q, right))
 
 
 def _chunks(larger: Tensor, *, several: bool) -> Iterator[slice]:

@@ -100,24 +100,23 @@ def _around(sizes: list[int], group: Group) -> tuple[int, int]:
 
 def _product_cost(left: int, P: int, Q: int, right: int) -> float:
     traffic = 4.0 * left * (P + Q) * right
-    inner = Q if right == 1 else right
-    wide = float("inf") if right == 1 else right  # L multiplies left, so one product is tall
-    flops = 2.0 * left * P * Q * right / _rate(P, Q, wide, inner)
+    flops = 2.0 * left * P * Q * right / _rate(P, Q, right)
     return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES / 64
 
 
 def _contraction_cost(left: int, P: int, Q: int, right: int) -> float:
     traffic = 4.0 * left * (P + Q) * right
     if right > 1:
-        traffic += 4.0 * left * min(P * Q, (P + Q) * right)  # partial sums, or a transposition
-    wide = float("inf") if right == 1 else right
-    flops = 2.0 * left * P * Q * right / _rate(P, Q, wide, Q)
+        traffic *= 2  # it is repacked
+    flops = 2.0 * left * P * Q * right / _rate(P, Q, right)
     return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES / 64
 
 
-def _rate(a: float, b: float, c: float, inner: float) -> float:
+def _rate(P: int, Q: int, right: int) -> float:
     """The share of the full rate that a product of these sizes reaches."""
-    return 1 / (1 + SMALL / a + SMALL / b + SMALL / c) * min(1.0, inner / VECTOR)
+    if right == 1:
+        return 1 / (1 + SMALL / P + SMALL / Q)  # one product, as tall as the batch makes it
+    return 1 / (1 + SMALL / P + SMALL / Q + SMALL / right) * min(1.0, right / VECTOR)
 
 
 def candidates(

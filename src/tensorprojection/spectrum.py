@@ -139,6 +139,6 @@ def _check_scale(M: Tensor, A: Tensor, name: str) -> None:
     if not bool((M.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
         raise DivergedError(
             f"{name} is all zeros, or so small that its square and what eps adds to it vanish. "
-            f"With eps_mode='relative' the scale of {name} is the unit of eps, so it must have one: "
+            f"With eps_mode='relative' the scale of {name} is the unit of eps, so it needs one: "
             "start from other values, or use eps_mode='absolute' with an eps that counts."
         )

@@ -49,7 +49,7 @@ LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class Options:
-    epochs: int = 10
+    epochs: int = 8
     images: int = 1600
     out: Path = Path("runs/demo")
     seed: int = 0
@@ -249,18 +249,18 @@ def table(epochs: Sequence[Epoch]) -> Table:
     result = Table(
         title="Validation, on phantoms that were not trained on",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1),
+        pad_edge=False,
     )
-    result.add_column("network", no_wrap=True)
+    result.add_column("\nnetwork", no_wrap=True)
     for name in (
-        "parameters",
+        "\nparameters",
         "accuracy\nbest",
         "\nlast",
         "loss\nbest",
         "\nlast",
-        "CPU s\nper epoch",
+        "CPU s\n/epoch",
     ):
-        result.add_column(name, justify="right")
+        result.add_column(name, justify="right", no_wrap=True)
     for model, label in LABELS.items():
         own = [e for e in epochs if e.model == model]
         result.add_row(

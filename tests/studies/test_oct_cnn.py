@@ -1,0 +1,99 @@
+import pytest
+import torch
+from torch import nn
+
+from tensorprojection import TensorProjection
+from tensorprojection.studies.models import HEADS, oct_cnn
+
+# Section 3.1.2 of the paper, with its second TPL model's dense layer put right: 720 · 256 + 256.
+PAPER = {
+    "base": [896, 9248, 9248, 9248, 295_168, 1028],
+    "tpl1": [896, 9248, 9248, 9248, 144, 295_168, 1028],
+    "tpl2": [896, 9248, 9248, 9248, 784, 184_576, 1028],
+}
+EVERY_HEAD = pytest.mark.parametrize("head", HEADS)
+
+
+def parameters(layer):
+    return sum(p.numel() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("head", PAPER)
+def test_parameters_are_those_of_the_papers_table(head):
+    assert [parameters(layer) for layer in oct_cnn(head) if parameters(layer)] == PAPER[head]
+
+
+@pytest.mark.parametrize(("head", "channels"), [("base", 32), ("tpl1", 32), ("tpl2", 20)])
+def test_shapes_are_those_of_the_papers_table(head, channels):
+    seen = []
+    network = oct_cnn(head)
+    for layer in network:
+        layer.register_forward_hook(lambda _, __, out: seen.append(tuple(out.shape[1:])))
+    network(torch.rand(2, 3, 96, 96))
+    blocks = [(32, side, side) for side in (96, 96, 48, 48, 48, 24, 24, 24, 12, 12, 12)]
+    assert seen == [*blocks, (channels, 6, 6), (channels * 36,), (256,), (256,), (4,)]
+
+
+def test_layers_have_readable_names():
+    names = [
+        *("conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "conv3", "relu3", "pool3"),
+        *("conv4", "relu4", "pool4", "flatten", "dense1", "relu5", "dense2"),
+    ]
+    assert [name for name, _ in oct_cnn("base").named_children()] == names
+    projected = ["projection4" if name == "pool4" else name for name in names]
+    assert [name for name, _ in oct_cnn("tpl1").named_children()] == projected
+
+
+@EVERY_HEAD
+def test_channels_last_stays_so(head):
+    network = oct_cnn(head)
+
+    def check(layer, _, out):
+        if out.ndim == 4:
+            assert out.is_contiguous(memory_format=torch.channels_last), layer
+
+    for layer in network:
+        layer.register_forward_hook(check)
+    x = torch.rand(3, 3, 96, 96)
+    expected = network.eval()(x.to(memory_format=torch.channels_last))
+    network.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(network(x.to(memory_format=torch.channels_last)), expected)
+
+
+@EVERY_HEAD
+def test_starts_as_in_keras(head):
+    torch.manual_seed(0)
+    for layer in oct_cnn(head):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            out, inputs, *window = layer.weight.shape
+            limit = (6 / ((out + inputs) * torch.Size(window).numel())) ** 0.5
+            assert 0.99 * limit < layer.weight.abs().max() <= limit
+            assert not layer.bias.any()
+        elif isinstance(layer, TensorProjection):
+            for W in layer.Ws:
+                assert W is None or 0.03 < W.std() < 0.07
+
+
+def test_one_seed_gives_all_forms_the_same_convolutions():
+    networks = []
+    for head in HEADS:
+        torch.manual_seed(5)
+        networks.append(oct_cnn(head))
+    for network in networks[1:]:
+        for k in range(1, 5):
+            first, other = (getattr(n, f"conv{k}").weight for n in (networks[0], network))
+            assert torch.equal(first, other)
+
+
+@EVERY_HEAD
+def test_other_sizes_and_classes(head):
+    network = oct_cnn(head, classes=7, channels=1, size=32)
+    assert network(torch.rand(2, 1, 32, 32)).shape == (2, 7)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="a head of 'base', 'tpl1', 'tpl2', got 'tpl3'"):
+        oct_cnn("tpl3")
+    for size in (0, 100):
+        with pytest.raises(ValueError, match=f"halved four times, got {size}"):
+            oct_cnn("base", size=size)
