@@ -306,6 +306,15 @@ def test_W_that_diverged_is_named(diverged, training):
         diverged(x)
 
 
+@pytest.mark.parametrize("name", ["W1", "W2", "W3"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_right_one_of_like_parameters_is_named(name, training):
+    layer = TensorProjection((6, 6, 6), (3, 3, 3)).train(training)
+    getattr(layer, name).data[0, 0] = NAN
+    with torch.no_grad(), pytest.raises(DivergedError, match=f"^{name} contains NaN"):
+        layer(torch.randn(8, 6, 6, 6))
+
+
 @pytest.mark.parametrize("method", ["projections", "orthogonality_error", "freeze"])
 def test_W_that_diverged_is_named_by_other_methods(diverged, method):
     with pytest.raises(DivergedError, match=SAYS):

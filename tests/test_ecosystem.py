@@ -441,12 +441,6 @@ def test_gradients_by_sample(layer):
 # Types
 
 
-def exact_U(layer):
-    """U in float64 from the layer's own W."""
-    twin = copy.deepcopy(layer).double()
-    return twin.projections()[0].detach()
-
-
 def is_rounded_once(U, exact):
     """Whether U is ``exact`` rounded to U's type, and nothing worse (float32 dust allowed)."""
     half_a_unit = torch.finfo(U.dtype).eps / 2
@@ -463,12 +457,12 @@ def ill_conditioned(dtype=torch.float32):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_autocast_casts_only_the_finished_U(training):
+def test_autocast_casts_only_the_finished_U(training, reference):
     layer = ill_conditioned().train(training)
     with torch.autocast("cpu", torch.bfloat16):
         U = layer(torch.eye(12))  # the products with 0 and 1 are exact
     assert U.dtype == torch.bfloat16
-    assert is_rounded_once(U, exact_U(layer))
+    assert is_rounded_once(U, reference(layer, torch.eye(12)))
 
 
 def test_autocast_gradients(layer, x):
@@ -508,11 +502,11 @@ def test_autocast_of_the_frozen_layer(layer, x):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("training", [True, False])
-def test_half_precision_layer(dtype, training):
+def test_half_precision_layer(dtype, training, reference):
     layer = ill_conditioned(dtype).train(training)
     U = layer(torch.eye(12, dtype=dtype))
     assert U.dtype == dtype
-    assert is_rounded_once(U, exact_U(layer))
+    assert is_rounded_once(U, reference(layer, torch.eye(12)))
     layer(torch.randn(4, 12, dtype=dtype)).sum().backward()
     assert layer.W1.grad.dtype == dtype
     assert layer.W1.grad.isfinite().all()
@@ -533,17 +527,19 @@ def test_output_has_the_type_of_the_input(layer, of_W, of_x):
 # Memory formats
 
 
-class Copies(TorchDispatchMode):
-    """Notes the size of every tensor that is copied while it is on."""
+class Relayouts(TorchDispatchMode):
+    """Notes the size of every tensor that is copied into another layout while it is on."""
 
     def __init__(self):
         super().__init__()
-        self.sizes = []
+        self.sizes = [0]
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket in (torch.ops.aten.clone, torch.ops.aten.copy_):
-            self.sizes.append(args[0].numel())
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        copied = {torch.ops.aten.clone: 0, torch.ops.aten.copy_: 1}.get(func.overloadpacket)
+        if copied is not None and args[copied].stride() != out.stride():
+            self.sizes.append(out.numel())
+        return out
 
 
 SPATIAL = [(None, 4, 3), (5, None, None), (5, 4, 3), (None, None, 3), (None, 4, None)]
@@ -557,12 +553,12 @@ def test_channels_last_in_channels_last_out(out_shape, transposed, training):
     layer = layer.transpose() if transposed else layer
     last = torch.channels_last
     x = torch.randn(40, *layer.in_shape).to(memory_format=last).requires_grad_()
-    with Copies() as copies:
+    with Relayouts() as relayouts:
         z = layer(x)
     assert z.is_contiguous(memory_format=last)
     assert not z.is_contiguous()
     # A batch of 40 is far larger than any U: a copy of that size is one of the data.
-    assert max(copies.sizes, default=0) < min(x.numel(), z.numel())
+    assert max(relayouts.sizes) < min(x.numel(), z.numel())
 
     # Not .grad, into which autograd would copy whatever format comes.
     weight = torch.randn_like(z)
@@ -684,6 +680,17 @@ def test_some_parameters_without_gradient(layer, x, assert_same_gradients):
     (layer(x) * weight).sum().backward()
     assert layer.W1.grad is None
     assert_same_gradients([x.grad, layer.W3.grad], [by_x, by_W3])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_one_of_two_like_parameters_without_gradient(training, assert_same_gradients):
+    layer = TensorProjection((6, 6), (3, 3)).train(training)
+    x, weight = torch.randn(3, 6, 6), torch.randn(3, 3, 3)
+    *_, by_W2 = gradients(layer, x, weight)
+    layer.W1.requires_grad_(False)
+    (layer(x) * weight).sum().backward()
+    assert layer.W1.grad is None
+    assert_same_gradients([layer.W2.grad], [by_W2])
 
 
 def test_no_parameter_with_gradient(layer, x):

@@ -53,6 +53,15 @@ def test_shapes_are_kept_as_tuples_with_none_filled_in():
     assert layer.order == 3
 
 
+@pytest.mark.parametrize("eps", [1e-3, [1e-3, 0.1, 1e-3]])
+@pytest.mark.parametrize("cls", [TensorProjection, TransposeTensorProjection])
+def test_modes_of_one_size_keep_their_own_W(cls, eps, reference):
+    large, small = (6, 6, 6), (3, 3, 3)
+    layer = cls(*((large, small) if cls is TensorProjection else (small, large)), eps=eps)
+    x = torch.randn(4, *layer.in_shape)
+    assert_close(layer(x).double(), reference(layer, x), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("left_alone", [None, 6])
 def test_a_mode_left_alone_has_no_parameter(left_alone):
     layer = TensorProjection((7, 6, 5), (4, left_alone, 2))

@@ -35,18 +35,21 @@ def is_transformed(x: Tensor) -> bool:
 
 def no_autocast(x: Tensor) -> AbstractContextManager[None]:
     """Autocast off; nothing at all where it is off already, so that a trace shows nothing."""
-    device = x.device.type
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
+    if _autocasts(x):
+        return torch.autocast(x.device.type, enabled=False)
     return nullcontext()
 
 
 def map_dtype(x: Tensor) -> torch.dtype:
     """The type in which x is projected: its own, or autocast's (which leaves float64 alone)."""
-    device = x.device.type
-    if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
+    if x.dtype != torch.float64 and _autocasts(x):
+        return torch.get_autocast_dtype(x.device.type)
     return x.dtype
+
+
+def _autocasts(x: Tensor) -> bool:
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -46,7 +46,8 @@ def renew(
 
 def may_keep(Ws: Sequence[Tensor]) -> bool:
     """Whether U can be a constant: nobody differentiates through W, and W has values to compare."""
-    if torch.compiler.is_compiling():
+    # What is computed inside a transform of torch.func belongs to it and must not outlive it.
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     if torch.is_grad_enabled() and any(W.requires_grad for W in Ws):
         return False

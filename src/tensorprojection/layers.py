@@ -18,7 +18,7 @@ from .polar import EpsMode, check_eps, polar
 from .project import back_project, project
 from .shapes import Shape, check_input, complete, per_mode, read_shape
 
-_Other = TypeVar("_Other", bound="_Projection")
+Other = TypeVar("Other", bound="_Projection")
 
 
 class _Projection(nn.Module):
@@ -206,7 +206,7 @@ class _Projection(nn.Module):
         parts.append(f"{count:,} parameters")
         return ", ".join(parts)
 
-    def _mirror(self, cls: type[_Other], tied: bool) -> _Other:
+    def _mirror(self, cls: type[Other], tied: bool) -> Other:
         """The layer that maps the other way, with this one's W's or with its own."""
         Ws = self.Ws
         W = next((W for W in Ws if W is not None), None)

@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from .dtypes import check_floating
 from .errors import ProjectionValueError
-from .layers import TensorProjection, TransposeTensorProjection, _Projection
+from .layers import Other, TensorProjection, TransposeTensorProjection, _Projection
 from .polar import EpsMode
 from .shapes import complete, read_shape
 
@@ -45,6 +45,23 @@ class _Lazy(LazyModuleMixin, _Projection):
         if not any(W is not None and is_lazy(W) for W in self.Ws):
             super().reset_parameters()
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # A state that has other W's but not this one comes from a layer that left the mode alone.
+        names = [f"W{k}" for k in range(1, self.order + 1)]
+        if any(prefix + name in state_dict for name in names):
+            for name in names:
+                if prefix + name not in state_dict:
+                    self.register_parameter(name, None)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _mirror(self, cls: type[Other], tied: bool) -> Other:
+        raise ProjectionValueError(
+            "Expected a layer that knows its shapes, as a lazy one does after its first call: "
+            "take the transpose then."
+        )
+
     def initialize_parameters(self, x: Tensor) -> None:
         """Take the shapes from the first input; called by torch before the first forward."""
         check_floating(x, "the input")
@@ -63,13 +80,14 @@ class _Lazy(LazyModuleMixin, _Projection):
         W = getattr(self, f"W{k}")
         if shape is None:
             self.register_parameter(f"W{k}", None)
-        elif is_lazy(W):
+        elif W is not None and is_lazy(W):
             W.materialize(shape)
             self._start(k)
-        elif W.shape != shape:  # it came from a state dict
+        elif W is None or W.shape != shape:  # it came from a state dict
+            loaded = "state has none" if W is None else f"one has {tuple(W.shape)}"
             raise ProjectionValueError(
                 f"Expected W{k} of shape {shape} for an input of shape {self.in_shape}, but the "
-                f"loaded one has {tuple(W.shape)}."
+                f"loaded {loaded}."
             )
 
     def extra_repr(self) -> str:

@@ -169,7 +169,7 @@ def _gradients(
     grad_x = x.new_empty(0)
     if result is not None:
         grad_x = layout.logical(result, x, Us, large=not transposed)
-    return [grad_x, *(by_mode[k] for k in sorted(by_mode, key=lambda k: k or 0))]
+    return [grad_x, *(by_mode[k].contiguous() for k in sorted(by_mode, key=lambda k: k or 0))]
 
 
 _map_op = torch.library.custom_op("tensorprojection::map", _map, mutates_args=())

@@ -142,8 +142,8 @@ def train_all(images: ImageSet, options: Options) -> Iterator[Event]:
         model: context.Process(target=_work, args=(model, images, options, events), daemon=True)
         for model in LABELS
     }
-    for worker in workers.values():
-        with _kept_memory():
+    with _settings_to_inherit():
+        for worker in workers.values():
             worker.start()
     try:
         unfinished = set(workers)
@@ -168,26 +168,27 @@ def train_all(images: ImageSet, options: Options) -> Iterator[Event]:
 
 
 @contextmanager
-def _kept_memory() -> Iterator[None]:
-    """Let a process started here keep the memory of freed tensors (glibc's malloc only).
+def _settings_to_inherit() -> Iterator[None]:
+    """What processes started in here take over: Ctrl-C is the parent's, and freed memory is kept.
 
-    By default it gives every large block back and gets it anew, page by page, at each step: on a
-    network of this size that takes about as long as the arithmetic.
+    By default glibc's malloc gives every large block back and gets it anew, page by page, at each
+    step: on a network of this size that takes nearly as long as the arithmetic.
     """
-    before = dict(os.environ)
+    environment = dict(os.environ)
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**25))
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, interrupt)
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(environment)
 
 
 def _work(
     model: str, images: ImageSet, options: Options, events: multiprocessing.Queue[Event]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C for all
     torch.set_num_threads(1)
     train(model, images, options, events.put)
 
