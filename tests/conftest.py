@@ -6,6 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+# The tests' tensors are small, and one process a core runs them: more threads only wait for
+# each other.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:

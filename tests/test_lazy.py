@@ -190,6 +190,13 @@ def test_loaded_shapes_that_do_not_fit_the_first_input():
         layer(torch.randn(2, 9, 6))
 
 
+def test_a_loaded_state_without_a_W_that_the_first_input_needs():
+    layer = LazyTensorProjection((4, 3))
+    layer.load_state_dict(TensorProjection((4, 6), (4, 3)).state_dict())  # mode 1 left alone
+    with pytest.raises(ProjectionValueError, match=r"W1 of shape \(7, 4\).*state has none"):
+        layer(torch.randn(2, 7, 6))
+
+
 def test_lazy_state_does_not_load_into_an_initialised_layer():
     # torch's own error for its own lazy modules.
     with pytest.raises(RuntimeError, match="uninitialized parameter"):

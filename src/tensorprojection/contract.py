@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-import torch
 from torch import Tensor
 
 from . import products
@@ -138,17 +137,23 @@ def _by_axis(sums: list[Tensor | None], steps: Steps, As: Matrices) -> list[Tens
     result: list[Tensor | None] = [None] * len(As)
     for group, total in zip(steps, sums, strict=True):
         assert total is not None
-        if len(group) == 1:
-            result[group[0]] = total
-            continue
         matrices = [A for A in (As[k] for k in group) if A is not None]
-        large, small = [A.shape[0] for A in matrices], [A.shape[1] for A in matrices]
-        tensor = total.reshape(*large, *small)
-        n = len(group)
-        for i, k in enumerate(group):
-            operands: list[object] = [tensor, list(range(2 * n))]
-            for j, A in enumerate(matrices):
-                if j != i:
-                    operands += [A, [j, n + j]]
-            result[k] = torch.einsum(*operands, [i, n + i])
+        for k, derivative in zip(group, _factors(total, matrices), strict=True):
+            result[k] = derivative
     return result
+
+
+def _factors(total: Tensor, matrices: list[Tensor]) -> Iterator[Tensor]:
+    """From the derivative by A ⊗ B, those by A and by B; B may be such a product itself."""
+    A, *rest = matrices
+    while rest:
+        B = rest[0]
+        for C in rest[1:]:
+            B = _kron(B, C)
+        # One row an entry of A, one column an entry of B.
+        blocks = total.reshape(A.shape[0], B.shape[0], A.shape[1], B.shape[1])
+        blocks = blocks.transpose(1, 2).reshape(A.numel(), B.numel())
+        yield (blocks @ B.reshape(-1)).view(A.shape)
+        total = (A.reshape(-1) @ blocks).view(B.shape)
+        A, *rest = rest
+    yield total

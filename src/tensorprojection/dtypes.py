@@ -24,12 +24,12 @@ def check_floating(x: Tensor, name: str) -> None:
         )
 
 
-def is_transformed(x: Tensor) -> bool:
-    """Whether x is a stand-in of vmap or torch.func, or carries a tangent of forward mode."""
-    return (
-        torch._C._functorch.is_functorch_wrapped_tensor(x)
-        or torch._C._functorch.is_legacy_batchedtensor(x)
+def in_transform(*xs: Tensor) -> bool:
+    """Whether a transform of torch.func is under way, or an x is batched or carries a tangent."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or any(
+        torch._C._functorch.is_legacy_batchedtensor(x)
         or forward_ad.unpack_dual(x).tangent is not None
+        for x in xs
     )
 
 

@@ -16,46 +16,53 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .dtypes import is_transformed
+from .dtypes import in_transform
 
 Us = list[Tensor | None]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """U's in one dtype, and copies of the W's that gave them."""
+    """U's, copies of the W's that gave them, and with what settings (dtype, ε) they did."""
 
     Ws: list[Tensor]
     Us: Us
-    dtype: torch.dtype
+    settings: tuple[object, ...]
 
-    def serves(self, Ws: Sequence[Tensor], dtype: torch.dtype) -> bool:
-        return self.dtype == dtype and len(self.Ws) == len(Ws) and all(map(_identical, self.Ws, Ws))
+    def serves(self, Ws: Sequence[Tensor], settings: tuple[object, ...]) -> bool:
+        return (
+            self.settings == settings
+            and len(self.Ws) == len(Ws)
+            and all(map(_identical, self.Ws, Ws))
+        )
 
 
 def renew(
-    kept: Kept | None, Ws: Sequence[Tensor], dtype: torch.dtype, compute: Callable[[], Us]
+    kept: Kept | None,
+    Ws: Sequence[Tensor],
+    settings: tuple[object, ...],
+    compute: Callable[[], Us],
 ) -> Kept:
-    """``kept`` where it still holds for these W's, else a new one."""
-    if kept is not None and kept.serves(Ws, dtype):
+    """``kept`` where it still holds for these W's and settings, else a new one."""
+    if kept is not None and kept.serves(Ws, settings):
         return kept
     # Outside of inference mode, or U could not take part in a backward pass later.
     with torch.inference_mode(False), torch.no_grad():
-        return Kept([W.detach().clone() for W in Ws], compute(), dtype)
+        return Kept([W.detach().clone() for W in Ws], compute(), settings)
 
 
 def may_keep(Ws: Sequence[Tensor]) -> bool:
     """Whether U can be a constant: nobody differentiates through W, and W has values to compare."""
     # What is computed inside a transform of torch.func belongs to it and must not outlive it.
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or in_transform(*Ws):
         return False
     if torch.is_grad_enabled() and any(W.requires_grad for W in Ws):
         return False
-    return all(map(_has_plain_values, Ws))
+    return all(map(_has_values, Ws))
 
 
-def _has_plain_values(W: Tensor) -> bool:
-    return not W.is_meta and type(W.data) is Tensor and not is_transformed(W)
+def _has_values(W: Tensor) -> bool:
+    return not W.is_meta and type(W.data) is Tensor
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:

@@ -147,7 +147,8 @@ class _Projection(nn.Module):
         Ws = [W for W in self.Ws if W is not None]
         if not may_keep(Ws):
             return self.projections(dtype)
-        self._kept = renew(self._kept, Ws, dtype, lambda: self.projections(dtype))
+        settings = (dtype, self.eps, self.eps_mode)
+        self._kept = renew(self._kept, Ws, settings, lambda: self.projections(dtype))
         return self._kept.Us
 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -178,7 +179,8 @@ class _Projection(nn.Module):
         """The layer as it is now, as a constant: no parameters, the U's as buffers."""
         with torch.no_grad():
             Us = self.projections()
-        return FrozenProjection(self.in_shape, self.out_shape, Us, transposed=self.transposed)
+        frozen = FrozenProjection(self.in_shape, self.out_shape, Us, transposed=self.transposed)
+        return frozen.train(self.training)
 
     def orthogonality_error(self) -> Tensor:
         """The largest ``‖UᵀU − I‖`` (spectral norm) of all modes; what ε predicts for exact U.

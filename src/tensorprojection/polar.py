@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .dtypes import check_floating, no_autocast
+from .dtypes import check_floating, in_transform, no_autocast
 from .errors import ProjectionError, ProjectionTypeError, ProjectionValueError
 from .spectrum import decompose, float32_suffices, gram, is_wide
 
@@ -81,8 +81,15 @@ def polar(
             "torch.func.jvp inside torch.compile is not supported here: call jvp outside of the "
             "compiled function."
         )
+    options = (eps, eps_mode == "relative", dtype or W.dtype, name)
+    usual: Any = _Polar
+    transformed: Any = _PolarTransformed
     with no_autocast(W):
-        U: Tensor = _call(_Polar, W, eps, eps_mode == "relative", dtype or W.dtype, name)[0]
+        U: Tensor
+        if torch.compiler.is_compiling() or not in_transform(W):
+            U = usual.apply(W, *options)
+        else:
+            U = transformed.apply(W, *options)[0]
     return U
 
 
@@ -115,7 +122,7 @@ def _polar_values(
     V, s, G, AV = decompose(M, A, shift, exact=W.dtype == torch.float64, name=name)
     if AV is not None:
         return ((AV / s[..., None, :]) @ V.mT).to(dtype), G, V, s
-    if W.dtype == torch.float32 and float32_suffices(s):
+    if W.dtype == torch.float32 and dtype != torch.float64 and float32_suffices(s):
         A = W
     return (A @ G.to(A.dtype)).to(dtype), G, V, s
 
@@ -191,15 +198,51 @@ def _trace(M: Tensor) -> Tensor:
 
 
 class _Polar(torch.autograd.Function):
-    """W -> U; and G, V and s, which are constants to whoever gets them."""
+    """W -> U, for all who differentiate backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
+    ) -> Tensor:
+        values: Any = _polar_op if _is_opaque(W) else _polar_values
+        U, G, V, s = values(W, eps, relative, dtype, name)
+        ctx.eps, ctx.relative = eps, relative
+        ctx.save_for_backward(W, G, V, s)
+        result: Tensor = U
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad_U: Tensor) -> Any:
+        return _polar_backward(ctx, grad_U), None, None, None, None
+
+
+def _polar_backward(ctx: Any, grad_U: Tensor) -> Tensor:
+    """dL/dW from dL/dU (Eq. 8 to 12, the 11th corrected)."""
+    W, G, V, s = ctx.saved_tensors
+    if not torch.is_grad_enabled():
+        values: Any = _polar_grad_op if _is_opaque(W) else _polar_grad_values
+        result: Tensor = values(W, grad_U, G, V, s, ctx.eps, ctx.relative)
+        return result
+    # The same once more, as a differentiable function of W and grad_U.
+    A, grad_U = W.to(G.dtype), grad_U.to(G.dtype)
+    M = _M(A, ctx.eps, ctx.relative)
+    G = _call(_InverseSqrt, M, V, s)
+    grad_M = -_call(_Lyapunov, M, G @ (A.mT @ grad_U) @ G, V, s)
+    grad_A: Tensor = grad_U @ G + A @ _through_gram(grad_M, ctx.eps, ctx.relative)
+    return grad_A.to(W.dtype)
+
+
+class _PolarTransformed(torch.autograd.Function):
+    """W -> U, and G, V and s as constants: for torch.func's transforms and forward mode.
+
+    Their way to write a function costs some 50 µs a call more, so the usual way has its own.
+    """
 
     @staticmethod
     def forward(
         W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        values: Any = _polar_op if _is_opaque(W) else _polar_values
-        U, G, V, s = values(W, eps, relative, dtype, name)
-        return U, G, V, s
+        return _polar_values(W, eps, relative, dtype, name)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -211,21 +254,7 @@ class _Polar(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_U: Tensor, *_: Any) -> Any:
-        W, G, V, s = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            values: Any = _polar_grad_op if _is_opaque(W) else _polar_grad_values
-            return values(W, grad_U, G, V, s, ctx.eps, ctx.relative), None, None, None, None
-        # The same once more, as a differentiable function of W and grad_U.
-        A, grad_U = W.to(G.dtype), grad_U.to(G.dtype)
-        M = _M(A, ctx.eps, ctx.relative)
-        G = _call(_InverseSqrt, M, V, s)
-        grad_M = -_call(_Lyapunov, M, G @ (A.mT @ grad_U) @ G, V, s)
-        grad_A = grad_U @ G + A @ _through_gram(grad_M, ctx.eps, ctx.relative)
-        return grad_A.to(W.dtype), None, None, None, None
-
-
-class _PolarForward(_Polar):
-    """With the rules for forward mode and vmap."""
+        return _polar_backward(ctx, grad_U), None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, dW: Tensor, *_: Any) -> Any:
@@ -233,14 +262,14 @@ class _PolarForward(_Polar):
         A, dA = W.to(G.dtype), dW.to(G.dtype)
         M = _M(A, ctx.eps, ctx.relative)
         G = _call(_InverseSqrt, M, V, s)
-        gram = A.mT @ dA
-        dM = _through_gram(gram, ctx.eps, ctx.relative)
+        dM = _through_gram(A.mT @ dA, ctx.eps, ctx.relative)
         dG = -_call(_Lyapunov, M, G @ dM @ G, V, s)
         return (dA @ G + A @ dG).to(ctx.dtype), None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, W: Tensor, *rest: Any) -> Any:
-        return _call(_Polar, W.movedim(in_dims[0], 0), *rest), (0, 0, 0, 0)
+        function: Any = _PolarTransformed
+        return function.apply(W.movedim(in_dims[0], 0), *rest), (0, 0, 0, 0)
 
 
 class _InverseSqrt(torch.autograd.Function):
@@ -312,7 +341,6 @@ class _LyapunovForward(_Lyapunov):
 
 
 _FORWARD: dict[Any, Any] = {
-    _Polar: _PolarForward,
     _InverseSqrt: _InverseSqrtForward,
     _Lyapunov: _LyapunovForward,
 }

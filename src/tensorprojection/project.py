@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import contract
-from .dtypes import cast, check_floating, is_transformed, map_dtype, no_autocast
+from .dtypes import cast, check_floating, in_transform, map_dtype, no_autocast
 from .errors import ProjectionTypeError, ProjectionValueError
 from .layout import Matrices, inverse, layout_of, memory_order
 
@@ -85,7 +85,7 @@ def _wants_plain_operations(x: Tensor, Us: Matrices) -> bool:
     if torch.compiler.is_compiling():
         return False
     tensors = [x, *(U for U in Us if U is not None)]
-    return any(map(is_transformed, tensors))
+    return in_transform(*tensors)
 
 
 class _Planned(torch.autograd.Function):

@@ -120,11 +120,12 @@ def float32_suffices(s: Tensor) -> bool:
 
 
 def _ratio_within(ascending: Tensor, limit: float) -> bool:
-    # False for NaN, infinity and zeros as well.
-    smallest, largest = ascending[..., 0], ascending[..., -1]
-    if ascending.ndim == 1:
-        return 0 < largest.item() <= min(limit * smallest.item(), _LARGEST)
-    return bool(((largest > 0) & (largest <= (limit * smallest).clamp(max=_LARGEST))).all())
+    # Python's floats are quicker here than tensors. False for NaN, infinity and zeros as well.
+    lowest = ascending[..., 0].reshape(-1).tolist()
+    highest = ascending[..., -1].reshape(-1).tolist()
+    return all(
+        0 < high <= min(limit * low, _LARGEST) for low, high in zip(lowest, highest, strict=True)
+    )
 
 
 def _check_scale(M: Tensor, A: Tensor, name: str) -> None:

@@ -79,7 +79,7 @@ def test_bars_in_a_terminal():
 def test_a_training_that_fails_ends_the_demo(monkeypatch, capfd):
     monkeypatch.setattr(demo, "LABELS", {"no such head": "?"})
     with pytest.raises(SystemExit, match="Training no such head ended early, exit code 1"):
-        list(demo.train_all(phantoms.make(16, size=32), TINY))
+        list(demo.train_all(TINY))
     assert "ValueError: Expected a head of" in capfd.readouterr().err
 
 

@@ -81,6 +81,10 @@ Event = Step | Epoch
 # Training
 
 
+def make_images(options: Options) -> ImageSet:
+    return phantoms.make(options.images, seed=options.seed)
+
+
 def split(images: ImageSet) -> tuple[ImageSet, ImageSet]:
     """Three quarters to train with, the rest to validate. Phantoms come shuffled and balanced."""
     cut = len(images) * 3 // 4
@@ -134,12 +138,12 @@ def batches(images: ImageSet, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 # Side by side
 
 
-def train_all(images: ImageSet, options: Options) -> Iterator[Event]:
+def train_all(options: Options) -> Iterator[Event]:
     """Train every network at once, a process each, and pass on what they report."""
     context = multiprocessing.get_context("spawn")
     events: multiprocessing.Queue[Event] = context.Queue()
     workers = {
-        model: context.Process(target=_work, args=(model, images, options, events), daemon=True)
+        model: context.Process(target=_work, args=(model, options, events), daemon=True)
         for model in LABELS
     }
     with _settings_to_inherit():
@@ -152,11 +156,8 @@ def train_all(images: ImageSet, options: Options) -> Iterator[Event]:
                 event = events.get(timeout=1)
             except queue.Empty:
                 for model in unfinished:
-                    if not workers[model].is_alive():
-                        code = workers[model].exitcode
-                        raise SystemExit(
-                            f"Training {model} ended early, exit code {code}."
-                        ) from None
+                    if code := workers[model].exitcode:
+                        sys.exit(f"Training {model} ended early, exit code {code}.")
                 continue
             if isinstance(event, Epoch) and event.epoch == options.epochs:
                 unfinished.remove(event.model)
@@ -186,11 +187,10 @@ def _settings_to_inherit() -> Iterator[None]:
         os.environ.update(environment)
 
 
-def _work(
-    model: str, images: ImageSet, options: Options, events: multiprocessing.Queue[Event]
-) -> None:
+def _work(model: str, options: Options, events: multiprocessing.Queue[Event]) -> None:
     torch.set_num_threads(1)
-    train(model, images, options, events.put)
+    # Made here anew, which is quicker than to send them: a start would wait until they are read.
+    train(model, make_images(options), options, events.put)
 
 
 # What is seen
@@ -327,15 +327,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "last feature map: MaxPooling 2 × 2, TensorProjection to the same 32 × 6 × 6 (1), and to "
         "20 × 6 × 6 (2)."
     )
-    images = phantoms.make(options.images, seed=options.seed)
     try:
-        epochs = watch(train_all(images, options), options, console)
+        epochs = watch(train_all(options), options, console)
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
     console.print(table(epochs))
     path = options.out / "demo.png"
-    draw(epochs, images, path)
+    draw(epochs, make_images(options), path)
     console.print(f"Figure: {path}  ({time.perf_counter() - started:.0f} s in all)", soft_wrap=True)
     return 0
 
