@@ -38,8 +38,8 @@ def pair(
     steps, last = plan.pair, len(plan.pair) - 1
     matrices = _group_matrices(As, steps)
     transposed = [A.mT for A in matrices]
-    joint_grow = want_grown and plan.grow == steps[::-1]
-    joint_shrink = want_shrunk and plan.shrink == steps
+    joint_grow = want_grown and plan.joint
+    joint_shrink = want_shrunk and plan.joint
     grown = X.new_empty(X.shape) if joint_grow else None
     shrunk = Z.new_empty(Z.shape) if joint_shrink else None
     sums: list[Tensor | None] = [None] * len(steps)

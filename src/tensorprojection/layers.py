@@ -151,13 +151,15 @@ class _Projection(nn.Module):
         self._kept = renew(self._kept, Ws, settings, lambda: self.projections(dtype))
         return self._kept.Us
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _constant(self, k: int, dtype: torch.dtype) -> Tensor | None:
         # An exporter puts stand-ins without values in the parameters' place; the real ones, and
         # real arithmetic, are needed for U to become a constant of the graph.
         W = self._real[f"W{k}"]
         with _disable_current_modes():
             return None if W is None else self._polar(k, W.detach(), dtype)
+
+    # What torch.compiler.assume_constant_result does, without its import of the whole compiler.
+    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         super().register_parameter(name, param)

@@ -50,20 +50,21 @@ class Plan:
     shrink: Steps
     grow: Steps
     pair: Steps
+    joint: bool  # whether grow(Z) and shrink(X), where wanted too, are the last step of `pair`
 
 
 @lru_cache(maxsize=1024)
 def make_plan(large: tuple[int, ...], small: tuple[int, ...], touched: tuple[int, ...]) -> Plan:
     """The cheapest steps for axes of these sizes, of which the touched ones (from 1) change."""
     ways = list(candidates(touched, large, small))
-    return Plan(
-        large,
-        small,
-        touched,
-        shrink=min(ways, key=lambda steps: chain_cost(steps, large, small)),
-        grow=min(ways, key=lambda steps: chain_cost(steps, small, large)),
-        pair=min(ways, key=lambda steps: pair_cost(steps, large, small)),
+    shrink = min(ways, key=lambda steps: chain_cost(steps, large, small))
+    grow = min(ways, key=lambda steps: chain_cost(steps, small, large))
+    full = chain_cost(grow, small, large)
+    pair = min(
+        ways, key=lambda s: pair_cost(s, large, small) + min(full, last_cost(s, large, small))
     )
+    joint = last_cost(pair, large, small) <= full
+    return Plan(large, small, touched, shrink, grow, pair, joint)
 
 
 def chain_cost(steps: Steps, source: tuple[int, ...], target: tuple[int, ...]) -> float:
@@ -81,8 +82,7 @@ def chain_cost(steps: Steps, source: tuple[int, ...], target: tuple[int, ...]) -
 def pair_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> float:
     """Bytes per row for the derivative by every U, X being shrunk in the order of the steps."""
     cost = chain_cost(steps[:-1], large, small)
-    # Z grows in the opposite order; the last of its steps gives grow(Z), which the backward pass
-    # of a projection needs anyhow.
+    # Z grows in the opposite order.
     cost += chain_cost(steps[:0:-1], small, large)
     sizes = list(large)
     for group in steps:
@@ -92,6 +92,11 @@ def pair_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> f
         for k in group:
             sizes[k - 1] = small[k - 1]
     return cost
+
+
+def last_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> float:
+    """Bytes per row for the step that is left to grow(Z) once the derivatives are there."""
+    return chain_cost(steps[::-1], small, large) - chain_cost(steps[:0:-1], small, large)
 
 
 def _around(sizes: list[int], group: Group) -> tuple[int, int]:

@@ -6,7 +6,8 @@ Note [Products as convolutions]
     are generated for the very P and Q, where a BLAS has general ones: for 16 × 8 they are three
     times as fast, for the derivative up to ten times. With the channels outside and few places
     inside, (left, P, right), they serve the derivative, which a batch of products could only give
-    as a sum over `left` small matrices, and the product itself where P and Q are large.
+    as a sum over `left` small matrices, and the product itself where P and Q are large and Q is
+    the smaller one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def multiply(x: Tensor, A: Tensor, *, out: Tensor | None = None) -> Tensor:
             return torch.mm(x[:, :, 0], A, out=None if out is None else out[:, :, 0])[:, :, None]
         result = torch.conv2d(_channels_inside(x), A.mT[:, :, None, None])
         result = result.permute(0, 2, 3, 1).view(left, Q, 1)
-    elif _has_kernels(x) and (P + Q) * right < P * Q:
+    elif _has_kernels(x) and Q < P and (P + Q) * right < P * Q:
         result = torch.conv1d(x, A.mT[:, :, None])
     else:
         return torch.bmm(A.mT.expand(left, Q, P), x, out=out)

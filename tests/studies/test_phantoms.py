@@ -96,17 +96,12 @@ def test_polyp_masks_lie_on_the_outline_to_the_pixel():
     assert sharpness[0] > 1.3 * max(sharpness[-2], sharpness[2])
 
 
-@pytest.fixture(scope="module")
-def small_oct():
-    return oct.make(1200, seed=1, size=64)
-
-
-def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model(small_oct):
+def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model():
+    small_oct = oct.make(1200, seed=1, size=64)
     epochs = []
     options = demo.Options(epochs=8, images=len(small_oct))
     demo.train("base", small_oct, options, epochs.append)
     accuracy = [e.accuracy for e in epochs if isinstance(e, demo.Epoch)]
-    print("CNN", accuracy)
     assert max(accuracy[:4]) < 0.97
     assert accuracy[-1] > 0.65
 
@@ -120,5 +115,4 @@ def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model(small_oct)
         .score(x_new, validation.labels)
         for C in (1e-5, 1e-4, 1e-3)
     ]
-    print("linear", linear)
     assert max(linear) < max(accuracy) - 0.15

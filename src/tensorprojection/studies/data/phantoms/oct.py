@@ -66,7 +66,7 @@ def _block(draws: Draws, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64
 
 
 def _healthy(draws: Draws, size: int) -> _Retina:
-    """Curvature, tilt, thickness and the foveal pit, as varied as in real scans."""
+    """Curvature, tilt, thickness and the foveal pit, drawn alike for every class."""
     x = np.linspace(-1, 1, size, dtype=np.float32)[None]
     place = draws.uniform(43, 62, 1)
     bend = draws.uniform(-3, 12, 1) * np.square(x - draws.uniform(-0.4, 0.4, 1))

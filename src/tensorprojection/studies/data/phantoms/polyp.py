@@ -21,7 +21,7 @@ CLASS_NAMES = ("background", "polyp")
 def make(n: int, seed: int = 0, size: int = 192) -> ImageSet:
     """n RGB scenes of ``size × size`` with their masks; image i does not depend on n.
 
-    No mask is empty; a polyp covers 15 % of the image on average, from under 1 % to more than half.
+    No mask is empty; a polyp covers 15 % of the image on average, from about 1 % to more than half.
     """
     made = [_block(draws, size) for draws in blocks(n, seed, size)]
     return ImageSet(
