@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
+import torch
 from torch import Tensor
 
 from . import products
@@ -127,9 +128,9 @@ def _group_matrices(As: Matrices, steps: Steps) -> list[Tensor]:
 
 
 def _kron(A: Tensor, B: Tensor) -> Tensor:
-    # torch.kron refuses matrices that are strided or expanded.
-    blocks = A[:, None, :, None] * B[None, :, None, :]
-    return blocks.reshape(A.shape[0] * B.shape[0], -1)
+    # torch.kron refuses matrices that are strided or expanded, and takes three times as long.
+    blocks = torch.outer(A.reshape(-1), B.reshape(-1)).view(*A.shape, *B.shape)
+    return blocks.transpose(1, 2).reshape(A.shape[0] * B.shape[0], -1)
 
 
 def _by_axis(sums: list[Tensor | None], steps: Steps, As: Matrices) -> list[Tensor | None]:

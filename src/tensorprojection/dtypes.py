@@ -26,11 +26,13 @@ def check_floating(x: Tensor, name: str) -> None:
 
 def in_transform(*xs: Tensor) -> bool:
     """Whether a transform of torch.func is under way, or an x is batched or carries a tangent."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or any(
-        torch._C._functorch.is_legacy_batchedtensor(x)
-        or forward_ad.unpack_dual(x).tangent is not None
-        for x in xs
-    )
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    if forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(x).tangent is not None for x in xs
+    ):
+        return True
+    return any(map(torch._C._functorch.is_legacy_batchedtensor, xs))
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[None]:
@@ -49,7 +51,7 @@ def map_dtype(x: Tensor) -> torch.dtype:
 
 def _autocasts(x: Tensor) -> bool:
     device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -59,6 +59,7 @@ class _Projection(nn.Module):
                 raise ProjectionValueError(
                     f"Expected init to be one of {', '.join(map(repr, INITS))}, got {start!r}."
                 )
+        self._names = tuple(f"W{k}" for k in range(1, order + 1))
         self._kept: Kept | None = None
         self._real: dict[str, nn.Parameter | None] = {}
 
@@ -77,7 +78,7 @@ class _Projection(nn.Module):
     @property
     def Ws(self) -> list[nn.Parameter | None]:
         """The parameters by mode, None for a mode left alone."""
-        return [getattr(self, f"W{k}") for k in range(1, self.order + 1)]
+        return [self._parameters[name] for name in self._names]
 
     def reset_parameters(self) -> None:
         """Start every W anew, as ``init`` says."""
@@ -111,7 +112,9 @@ class _Projection(nn.Module):
     def _projections(self, modes: list[int], dtype: torch.dtype | None) -> Sequence[Tensor]:
         # U's of one shape are made in one go: for small matrices it is the calls that cost.
         if len(modes) > 1 and not torch.compiler.is_compiling():
-            Ws = torch.stack([getattr(self, f"W{k}") for k in modes])
+            Ws = torch.stack(
+                [W for W in (self._parameters[f"W{k}"] for k in modes) if W is not None]
+            )
             try:
                 return self._polar(modes[0], Ws, dtype).unbind()
             except DivergedError:

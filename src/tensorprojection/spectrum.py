@@ -9,6 +9,7 @@ Note [The decomposition runs on the host]
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -83,7 +84,7 @@ def gram(A: Tensor) -> Tensor:
 
 def _by_eigenvalues(M: Tensor) -> Spectrum | None:
     squares, V = torch.linalg.eigh(M)
-    if not _ratio_within(squares, _GRAM_LIMIT):
+    if _spread(squares) > _GRAM_LIMIT:
         return None
     V, s = V.contiguous(), squares.sqrt_()
     return Spectrum(V, s, (V / s[..., None, :]) @ V.mT)
@@ -95,7 +96,7 @@ def _refined(M: Tensor) -> Spectrum | None:
     With the residual R = I - G M G, the step G + G R / 2 leaves an error of the order R².
     """
     squares, V = torch.linalg.eigh(M.float())
-    if not _ratio_within(squares, _FLOAT32_LIMIT):
+    if _spread(squares) > _FLOAT32_LIMIT:
         return None
     V, s = V.contiguous(), squares.sqrt_()
     G = ((V / s[..., None, :]) @ V.mT).double()
@@ -116,16 +117,18 @@ def _by_singular_values(A: Tensor, shift: Tensor | float) -> Spectrum:
 
 def float32_suffices(s: Tensor) -> bool:
     """Whether products with G = V diag(1/s) Vᵀ are exact enough in float32."""
-    return s.device.type == "cpu" and _ratio_within(s, _FLOAT32_LIMIT**0.5)
+    return s.device.type == "cpu" and _spread(s) ** 2 <= _FLOAT32_LIMIT
 
 
-def _ratio_within(ascending: Tensor, limit: float) -> bool:
-    # Python's floats are quicker here than tensors. False for NaN, infinity and zeros as well.
-    lowest = ascending[..., 0].reshape(-1).tolist()
-    highest = ascending[..., -1].reshape(-1).tolist()
-    return all(
-        0 < high <= min(limit * low, _LARGEST) for low, high in zip(lowest, highest, strict=True)
-    )
+def _spread(ascending: Tensor) -> float:
+    """The largest ratio of last to first; infinite where one is not finite or not positive."""
+    # Python's floats are quicker here than tensors.
+    if ascending.ndim == 1:
+        pairs = [(ascending[0].item(), ascending[-1].item())]
+    else:
+        ends = (ascending[..., 0].reshape(-1).tolist(), ascending[..., -1].reshape(-1).tolist())
+        pairs = list(zip(*ends, strict=True))
+    return max(high / low if 0 < low <= high <= _LARGEST else inf for low, high in pairs)
 
 
 def _check_scale(M: Tensor, A: Tensor, name: str) -> None:
