@@ -18,6 +18,8 @@ from .training import growth, training_steps
 
 def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
     rows = []
     with console.status("measuring …") as status:
         for row in run_cases(rounds, only, peers):
