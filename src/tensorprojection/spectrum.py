@@ -128,7 +128,8 @@ def _spread(ascending: Tensor) -> float:
     else:
         ends = (ascending[..., 0].reshape(-1).tolist(), ascending[..., -1].reshape(-1).tolist())
         pairs = list(zip(*ends, strict=True))
-    return max(high / low if 0 < low <= high <= _LARGEST else inf for low, high in pairs)
+    ratios = (high / low if 0 < low <= high <= _LARGEST else inf for low, high in pairs)
+    return max(ratios, default=1.0)
 
 
 def _check_scale(M: Tensor, A: Tensor, name: str) -> None:

@@ -1,0 +1,47 @@
+"""`tpl bench`: it measures, prints and stores; nothing here looks at how long anything took."""
+
+import json
+
+import pytest
+
+from tensorprojection.bench.cases import CASES
+from tensorprojection.bench.limit import least_bytes, least_flops
+from tensorprojection.bench.measure import ratio
+from tensorprojection.cli import app
+
+
+def test_a_run_leaves_a_record_and_a_figure(tmp_path, capsys):
+    app(
+        ["bench", "--rounds", "2", "--only", "OCT-1", "--out", str(tmp_path)],
+        result_action="return_value",
+    )
+    record = json.loads((tmp_path / "bench.json").read_text())
+    assert [(row["case"], row["memory_format"]) for row in record["cases"]] == [
+        ("OCT-1", "NCHW"),
+        ("OCT-1", "NHWC"),
+    ]
+    row = record["cases"][0]
+    assert set(row["peers"]) == {"textbook", "TCL", "geotorch"}
+    assert 0 < row["U_share"]["median"] < 1
+    assert row["to_limit"]["median"] > 1
+    assert (tmp_path / "bench.png").stat().st_size > 10_000
+    assert "MaxPool2d" in capsys.readouterr().out
+
+
+def test_ratio_is_the_median_over_rounds():
+    result = ratio({"a": [1.0, 4.0, 9.0], "b": [1.0, 2.0, 3.0]}, "a", "b")
+    assert (result.median, result.low, result.high) == (2.0, 1.5, 2.5)
+
+
+def test_limit_of_a_case_by_hand():
+    chest = next(case for case in CASES if case.name == "chest")
+    assert least_flops(chest) == 3 * 2 * 64 * 1024 * 25 * 64
+    assert least_bytes(chest) == 4 * 64 * 25 * (3 * 1024 + 2 * 64)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_it_replaces_has_the_same_output(case):
+    x = case.input("NCHW")[:1]
+    assert case.layer()(x).shape[1:] == case.target
+    if case.replaces is not None:
+        assert case.replaces()(x).shape[1:] == case.target

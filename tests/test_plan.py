@@ -1,0 +1,145 @@
+"""Plans: whatever steps are chosen, the map and its derivatives are the same."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tensorprojection as tp
+from tensorprojection import contract, products
+from tensorprojection.bench.cases import CASES
+from tensorprojection.bench.measure import kept_bytes
+from tensorprojection.layout import layout_of
+from tensorprojection.plan import CHUNK_BYTES, candidates, make_plan
+
+# (large, small, touched axes) of a tensor (L, d_1, …)
+SHAPES = {
+    "one mode": ((6,), (4,), (1,)),
+    "a pair": ((6, 5), (4, 3), (1, 2)),
+    "a pair, then one alone": ((6, 5, 7), (4, 3, 7), (1, 2)),
+    "apart": ((6, 2, 5), (4, 2, 3), (1, 3)),
+    "three": ((6, 5, 4), (4, 3, 2), (1, 2, 3)),
+    "many channels, few places": ((64, 3), (32, 3), (1,)),
+}
+
+
+def problem(large, small, touched, rows=7, dtype=torch.float64):
+    X, Z = torch.randn(rows, *large, dtype=dtype), torch.randn(rows, *small, dtype=dtype)
+    As = [None] * (len(large) + 1)
+    for k in touched:
+        As[k] = torch.randn(large[k - 1], small[k - 1], dtype=dtype)
+    return X, Z, As
+
+
+def expected(X, Z, As):
+    """grow(Z), shrink(X) and the derivatives, by autograd through tensordot in float64."""
+    As = [None if A is None else A.double().clone().requires_grad_() for A in As]
+    shrunk, grown = X.double(), Z.double()
+    for k, A in enumerate(As):
+        if A is not None:
+            shrunk = torch.tensordot(shrunk, A, dims=([k], [0])).movedim(-1, k)
+            grown = torch.tensordot(grown, A, dims=([k], [1])).movedim(-1, k)
+    given = [A for A in As if A is not None]
+    gradients = iter(torch.autograd.grad((shrunk * Z.double()).sum(), given))
+    by_axis = [None if A is None else next(gradients) for A in As]
+    return grown.detach(), shrunk.detach(), by_axis
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_candidates_agree(shape, joint, dtype):
+    large, small, touched = SHAPES[shape]
+    X, Z, As = problem(large, small, touched, dtype=dtype)
+    grown, shrunk, gradients = expected(X, Z, As)
+    tolerance = (
+        {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
+    )
+    ways = list(candidates(touched, large, small))
+    assert len(ways) == len(set(ways)) > 0
+    for steps in ways:
+        plan = replace(
+            make_plan(large, small, touched), shrink=steps, grow=steps, pair=steps, joint=joint
+        )
+        assert torch.allclose(contract.shrink(X, As, plan).double(), shrunk, **tolerance)
+        assert torch.allclose(contract.grow(Z, As, plan).double(), grown, **tolerance)
+        got = contract.pair(X, Z, As, plan, want_grown=True, want_shrunk=True)
+        assert torch.allclose(got[0].double(), grown, **tolerance)
+        assert torch.allclose(got[1].double(), shrunk, **tolerance)
+        for mine, right in zip(got[2], gradients, strict=True):
+            assert (mine is None) == (right is None)
+            assert mine is None or torch.allclose(mine.double(), right, **tolerance)
+
+
+def test_pieces_give_the_whole():
+    large, small, touched = (16, 16, 8), (8, 4, 8), (1, 2)
+    rows = 3 * CHUNK_BYTES // (16 * 16 * 8 * 8) + 5  # three chunks and a bit
+    X, Z, As = problem(large, small, touched, rows=rows)
+    plan = make_plan(large, small, touched)
+    steps = ((1,), (2,))
+    plan = replace(plan, shrink=steps, grow=steps[::-1], pair=steps, joint=True)
+    grown, shrunk, gradients = expected(X, Z, As)
+    got = contract.pair(X, Z, As, plan, want_grown=True, want_shrunk=True)
+    assert torch.allclose(got[0], grown)
+    assert torch.allclose(got[1], shrunk)
+    assert torch.allclose(contract.shrink(X, As, plan), shrunk)
+    for k in touched:
+        assert torch.allclose(got[2][k], gradients[k])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "sizes", [(9, 5, 3, 1), (9, 5, 3, 4), (2, 80, 40, 3), (2, 40, 80, 3), (4, 6, 5, 50)]
+)
+def test_products(sizes, dtype):
+    left, P, Q, right = sizes
+    x, A, z = (torch.randn(s).to(dtype) for s in ((left, P, right), (P, Q), (left, Q, right)))
+    tolerance = 3e-2 if dtype == torch.bfloat16 else 1e-5
+    product = torch.einsum("lpr,pq->lqr", x.double(), A.double())
+    derivative = torch.einsum("lpr,lqr->pq", x.double(), z.double())
+    out = torch.empty(left, Q, right, dtype=dtype)
+    for got in (products.multiply(x, A), products.multiply(x, A, out=out), out):
+        assert got.dtype == dtype
+        assert (got.double() - product).norm() <= tolerance * product.norm()
+    got = products.contract(x, z)
+    assert (got.double() - derivative).norm() <= tolerance * derivative.norm()
+
+
+def test_the_plan_does_not_depend_on_the_batch():
+    U = torch.randn(12, 6)
+    layouts = {layout_of(torch.empty(n, 32, 12, 12), [None, U, U]).plan for n in (1, 7, 300)}
+    assert len(layouts) == 1
+
+
+def test_modes_left_alone_are_rows_or_one_axis():
+    U = torch.randn(12, 6)
+    x = torch.empty(3, 2, 5, 12, 4, 6)
+    plan = layout_of(x, [None, U, None, None]).plan
+    assert (plan.large, plan.small, plan.touched) == ((12, 24), (6, 24), (1,))
+
+
+def test_the_shrinking_mode_goes_first():
+    # 64 → 4 leaves a sixteenth of the tensor for the other mode; the other way round a half.
+    plan = make_plan((64, 7, 64), (32, 7, 4), (1, 3))
+    assert plan.shrink == ((3,), (1,))
+    assert plan.grow == ((1,), (3,))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_more_is_kept_for_backward_than_the_output(case):
+    layer, x = case.layer(), case.input("NCHW")
+    output = layer(x).untyped_storage().nbytes()
+    assert kept_bytes(layer, x) <= output
+
+
+def test_explanation():
+    layer = tp.TensorProjection((32, 12, 12), (20, 6, 6))
+    x = torch.empty(2, 32, 12, 12)
+    explanation = tp.plan(layer, x.to(memory_format=torch.channels_last))
+    assert explanation.memory_order == (2, 3, 1)
+    for choice in (explanation.forward, explanation.backward, explanation.derivative):
+        assert sorted(mode for group in choice.steps for mode in group) == [1, 2, 3]
+        assert all(cost > 0 for _, cost in choice.alternatives)
+    assert "modes in memory   2, 3, 1" in str(explanation)
+    forward = tp.plan(layer.transpose(), layer(torch.randn(2, 32, 12, 12))).forward
+    assert forward.steps == tp.plan(layer, x).backward.steps
