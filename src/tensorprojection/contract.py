@@ -41,8 +41,7 @@ def pair(
     transposed = [A.mT for A in matrices]
     joint_grow = want_grown and plan.joint
     joint_shrink = want_shrunk and plan.joint
-    grown = X.new_empty(X.shape) if joint_grow else None
-    shrunk = Z.new_empty(Z.shape) if joint_shrink else None
+    grown_parts, shrunk_parts = _Parts(X.shape), _Parts(Z.shape)
     sums: list[Tensor | None] = [None] * len(steps)
     for rows in _chunks(X, several=last > 0):
         x, z = X[rows], Z[rows]
@@ -54,12 +53,14 @@ def pair(
             sums[i] = part if sums[i] is None else sums[i].add_(part)  # type: ignore[union-attr]
             if i > 0:
                 z = _step(z, steps[i], transposed[i], plan.large)
-        if grown is not None:
-            _step(z, steps[0], transposed[0], plan.large, out=grown[rows])
-        if shrunk is not None:
-            _step(xs[last], steps[last], matrices[last], plan.small, out=shrunk[rows])
+        if joint_grow:
+            grown_parts.add(rows, z, steps[0], transposed[0], plan.large)
+        if joint_shrink:
+            shrunk_parts.add(rows, xs[last], steps[last], matrices[last], plan.small)
+    grown = grown_parts.whole
     if want_grown and grown is None:
         grown = grow(Z, As, plan)
+    shrunk = shrunk_parts.whole
     if want_shrunk and shrunk is None:
         shrunk = shrink(X, As, plan)
     return grown, shrunk, _by_axis(sums, steps, As)
@@ -68,19 +69,34 @@ def pair(
 def _chain(x: Tensor, steps: Steps, matrices: list[Tensor], target: tuple[int, ...]) -> Tensor:
     if not steps:
         return x.clone()
-    if len(steps) == 1:
-        return _step(x, steps[0], matrices[0], target)
     shape = list(x.shape)
     for k in (k for group in steps for k in group):
         shape[k] = target[k - 1]
-    out = x.new_empty(shape)
-    larger = x if x.numel() > out.numel() else out
-    for rows in _chunks(larger, several=True):
+    parts = _Parts(torch.Size(shape))
+    larger = x if x.numel() > prod(shape) else x.new_empty(()).expand(shape)
+    for rows in _chunks(larger, several=len(steps) > 1):
         part = x[rows]
         for group, A in zip(steps[:-1], matrices, strict=False):
             part = _step(part, group, A, target)
-        _step(part, steps[-1], matrices[-1], target, out=out[rows])
-    return out
+        parts.add(rows, part, steps[-1], matrices[-1], target)
+    assert parts.whole is not None
+    return parts.whole
+
+
+class _Parts:
+    """The result of a last step, put together from its rows; where they come at once, as it is."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.shape = shape
+        self.whole: Tensor | None = None
+
+    def add(self, rows: slice, x: Tensor, group: Group, A: Tensor, target: tuple[int, ...]) -> None:
+        if rows == slice(0, self.shape[0]):
+            self.whole = _step(x, group, A, target)
+            return
+        if self.whole is None:
+            self.whole = x.new_empty(self.shape)
+        _step(x, group, A, target, out=self.whole[rows])
 
 
 def _step(

@@ -121,7 +121,8 @@ def _rate(P: int, Q: int, right: int) -> float:
     """The share of the full rate that a product of these sizes reaches."""
     if right == 1:
         return 1 / (1 + SMALL / P + SMALL / Q)  # one product, as tall as the batch makes it
-    return 1 / (1 + SMALL / P + SMALL / Q + SMALL / right) * min(1.0, right / VECTOR)
+    small = 1.5 * SMALL  # a batch of small products is worse off than one tall product
+    return 1 / (1 + small / P + small / Q + small / right) * min(1.0, right / VECTOR)
 
 
 def candidates(
