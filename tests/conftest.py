@@ -1,8 +1,9 @@
 """What several test files share: a fixed seed, and the map written a second time, slowly."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import tensorly
 import torch
 from torch import Tensor
 
@@ -14,6 +15,13 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def tensorly_numpy() -> Iterator[None]:
+    """tensorly on NumPy arrays; importing tensorly-torch sets another backend for all."""
+    with tensorly.backend_context("numpy"):
+        yield
 
 
 @pytest.fixture

@@ -122,6 +122,7 @@ def test_unfold_undoes_fold(case):
 
 @examples
 @given(shape_mode_batch())
+@pytest.mark.usefixtures("tensorly_numpy")
 def test_unfold_is_tensorlys_with_modes_reversed(case):
     """tensorly counts modes from 0 and is C-ordered: the last mode changes fastest.
 
@@ -171,6 +172,7 @@ def test_mode_product_is_folding_of_the_product(case, size):
 
 @examples
 @given(shape_mode_batch(), st.integers(1, 5))
+@pytest.mark.usefixtures("tensorly_numpy")
 def test_mode_product_is_tensorlys(case, size):
     shape, mode, _ = case
     X, A = random(*shape), random(size, shape[mode - 1], seed=1)

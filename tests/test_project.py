@@ -181,6 +181,7 @@ def test_any_shape_any_memory_order(case):
 
 
 @all_maps
+@pytest.mark.usefixtures("tensorly_numpy")
 def test_tensorly(modes):
     x, Us = problem(modes)
     present = [(k, U.numpy()) for k, U in enumerate(Us) if U is not None]
