@@ -69,29 +69,14 @@ def make_plan(large: tuple[int, ...], small: tuple[int, ...], touched: tuple[int
 
 def chain_cost(steps: Steps, source: tuple[int, ...], target: tuple[int, ...]) -> float:
     """Bytes per row for taking the source's sizes to the target's, group by group."""
-    cost, sizes = 0.0, list(source)
-    for group in steps:
-        P, Q = (prod(side[k - 1] for k in group) for side in (source, target))
-        left, right = _around(sizes, group)
-        cost += _product_cost(left, P, Q, right)
-        for k in group:
-            sizes[k - 1] = target[k - 1]
-    return cost
+    return sum(_product_cost(*view) for view in _views(steps, source, target))
 
 
 def pair_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> float:
     """Bytes per row for the derivative by every U, X being shrunk in the order of the steps."""
-    cost = chain_cost(steps[:-1], large, small)
-    # Z grows in the opposite order.
-    cost += chain_cost(steps[:0:-1], small, large)
-    sizes = list(large)
-    for group in steps:
-        P, Q = (prod(side[k - 1] for k in group) for side in (large, small))
-        left, right = _around(sizes, group)
-        cost += _contraction_cost(left, P, Q, right)
-        for k in group:
-            sizes[k - 1] = small[k - 1]
-    return cost
+    shrinking = chain_cost(steps[:-1], large, small)
+    growing = chain_cost(steps[:0:-1], small, large)  # Z grows in the opposite order
+    return shrinking + growing + sum(_contraction_cost(*v) for v in _views(steps, large, small))
 
 
 def last_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> float:
@@ -99,8 +84,16 @@ def last_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> f
     return chain_cost(steps[::-1], small, large) - chain_cost(steps[:0:-1], small, large)
 
 
-def _around(sizes: list[int], group: Group) -> tuple[int, int]:
-    return prod(sizes[: group[0] - 1]), prod(sizes[group[-1] :])
+def _views(
+    steps: Steps, source: tuple[int, ...], target: tuple[int, ...]
+) -> Iterator[tuple[int, int, int, int]]:
+    """(left, P, Q, right) of each step's product."""
+    sizes = list(source)
+    for group in steps:
+        P, Q = (prod(side[k - 1] for k in group) for side in (source, target))
+        yield prod(sizes[: group[0] - 1]), P, Q, prod(sizes[group[-1] :])
+        for k in group:
+            sizes[k - 1] = target[k - 1]
 
 
 def _product_cost(left: int, P: int, Q: int, right: int) -> float:

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import torch
 
 from tensorprojection.bench.cases import CASES
 from tensorprojection.bench.limit import least_bytes, least_flops
 from tensorprojection.bench.measure import ratio
+from tensorprojection.bench.peers import Textbook
 from tensorprojection.cli import app
 
 
@@ -45,3 +47,17 @@ def test_what_it_replaces_has_the_same_output(case):
     assert case.layer()(x).shape[1:] == case.target
     if case.replaces is not None:
         assert case.replaces()(x).shape[1:] == case.target
+
+
+def test_only_the_textbook_way_breaks_at_an_orthonormal_start():
+    case = next(case for case in CASES if case.name == "OCT-1")
+    textbook, ours = Textbook(case), case.layer()
+    start = torch.eye(12, 6)
+    for W in (*textbook.parameters(), *ours.parameters()):
+        if W.numel() > 0:
+            W.data.copy_(start)
+    x = torch.randn(2, 32, 12, 12)
+    for layer, finite in ((textbook, False), (ours, True)):
+        layer(x).square().sum().backward()
+        gradients = [W.grad for W in layer.parameters() if W.numel() > 0]
+        assert all(torch.isfinite(g).all() for g in gradients) == finite
