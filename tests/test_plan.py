@@ -143,3 +143,27 @@ def test_explanation():
     assert "modes in memory   2, 3, 1" in str(explanation)
     forward = tp.plan(layer.transpose(), layer(torch.randn(2, 32, 12, 12))).forward
     assert forward.steps == tp.plan(layer, x).backward.steps
+
+
+def test_many_modes_are_planned_at_once():
+    # All orders of all groupings of ten modes would be more than a thousand million.
+    ways = list(candidates(tuple(range(1, 11)), (3,) * 10, (2,) * 10))
+    assert len(ways) == 2
+    x, Us = torch.randn(*[3] * 8, dtype=torch.float64), [torch.randn(3, 2, dtype=torch.float64)] * 8
+    expected = x
+    for k, U in enumerate(Us):
+        expected = torch.tensordot(expected, U, dims=([k], [0])).movedim(-1, k)
+    assert torch.allclose(tp.functional.project(x, Us), expected)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradient_through_constant_U_keeps_the_format_of_x(transposed):
+    U = torch.randn(6, 3)
+    map_ = tp.functional.back_project if transposed else tp.functional.project
+    size, result = (3, 6) if transposed else (6, 3)
+    x = torch.randn(2, 4, size, size).to(memory_format=torch.channels_last).requires_grad_()
+    grad = torch.randn(2, 4, result, result)
+    dL_dx = torch.autograd.grad(map_(x, [None, U, U]), x, grad)[0]
+    assert dL_dx.is_contiguous(memory_format=torch.channels_last)
+    trained = torch.autograd.grad(map_(x, [None, U.requires_grad_(), U]), x, grad)[0]
+    assert torch.allclose(dL_dx, trained, rtol=1e-4, atol=1e-4)

@@ -253,8 +253,9 @@ class TensorProjection(_Projection):
         eps: the paper's ε (ε² is added to WᵀW), one number or one a mode. Default 1e-3, the
             paper's; 1e-5 with ``eps_mode="relative"``.
         eps_mode: ``"absolute"``, the paper's, or ``"relative"``: ε² times tr(WᵀW)/q. U hardly
-            depends on W's scale, so a loss does not hold it, and weight decay shrinks W until an
-            absolute ε eats U's singular values; a relative one shrinks along.
+            depends on W's scale. Where what follows does not either (a BatchNorm), nothing holds W
+            against a strong weight decay, and an absolute ε in the end eats U's singular values; a
+            relative one shrinks along.
         init: the start of W, one name or one a mode: ``"normal"`` (standard deviation 0.05, the
             paper's) or ``"orthogonal"``.
         device, dtype: of the parameters.

@@ -10,8 +10,9 @@ Note [The cost model]
 
     A pass costs whichever is larger: its traffic (bytes in and out), or its arithmetic, expressed
     as the bytes that could be moved in the same time (`FLOPS_PER_BYTE`). Arithmetic is dearer the
-    smaller the product: a dimension d of it runs at d / (d + `SMALL`) of the full rate, and an
-    innermost dimension below the width of a vector register wastes the rest of the register.
+    smaller the product: each of its dimensions d adds `SMALL` / d to the time it would take at the
+    full rate, half as much again in a batch of products, where besides an innermost dimension
+    below the width of a vector register wastes the rest of the register.
 
     Three maps are planned: *shrink* (Eq. 1; the backward pass of Eq. 13), *grow* (Eq. 13; the
     backward pass of Eq. 1), and *pair*, the derivative by the U's, which pairs a large tensor X
@@ -35,7 +36,8 @@ Steps = tuple[Group, ...]
 FLOPS_PER_BYTE = 6.0
 SMALL = 8.0
 VECTOR = 16
-PASS_BYTES = 2**15  # what one more call costs, in bytes that could be moved meanwhile
+PASS_BYTES = 512.0  # what one more pass costs a row, in bytes that could be moved meanwhile
+SEARCH_LIMIT = 5  # modes up to which all orders of all groupings are compared
 KRONECKER_LIMIT = 2**18  # entries of a Kronecker product, at most
 CHUNK_BYTES = 2**21  # of the larger tensor, so that intermediate results stay in the cache
 
@@ -99,7 +101,7 @@ def _views(
 def _product_cost(left: int, P: int, Q: int, right: int) -> float:
     traffic = 4.0 * left * (P + Q) * right
     flops = 2.0 * left * P * Q * right / _rate(P, Q, right)
-    return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES / 64
+    return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES
 
 
 def _contraction_cost(left: int, P: int, Q: int, right: int) -> float:
@@ -107,7 +109,7 @@ def _contraction_cost(left: int, P: int, Q: int, right: int) -> float:
     if right > 1:
         traffic *= 2  # it is repacked
     flops = 2.0 * left * P * Q * right / _rate(P, Q, right)
-    return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES / 64
+    return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES
 
 
 def _rate(P: int, Q: int, right: int) -> float:
@@ -121,7 +123,12 @@ def _rate(P: int, Q: int, right: int) -> float:
 def candidates(
     touched: tuple[int, ...], large: tuple[int, ...], small: tuple[int, ...]
 ) -> Iterator[Steps]:
-    """All orders of all groupings."""
+    """All orders of all groupings; of many modes, which have too many, one by one by shrinkage."""
+    if len(touched) > SEARCH_LIMIT:
+        by_shrinkage = sorted(touched, key=lambda k: small[k - 1] / large[k - 1])
+        yield tuple((k,) for k in by_shrinkage)
+        yield tuple((k,) for k in reversed(by_shrinkage))
+        return
     for groups in _groupings(touched):
         entries = (prod(large[k - 1] * small[k - 1] for k in g) for g in groups if len(g) > 1)
         if all(n <= KRONECKER_LIMIT for n in entries):

@@ -96,7 +96,7 @@ class _Planned(torch.autograd.Function):
         ctx.transposed = transposed
         ctx.save_for_backward(x, *Us)
         run: Any = _map_op if torch.compiler.is_compiling() else _map
-        result: Tensor = run(x, list(Us), transposed)
+        result: Tensor = run(x, list(Us), transposed, x)
         return result
 
     @staticmethod
@@ -107,7 +107,7 @@ class _Planned(torch.autograd.Function):
         _, want_x, *want_Us = ctx.needs_input_grad
         if not any(want_Us):
             run_map: Any = _map_op if torch.compiler.is_compiling() else _map
-            return None, run_map(grad, Us, not ctx.transposed), *[None] * len(Us)
+            return None, run_map(grad, Us, not ctx.transposed, x), *[None] * len(Us)
         run: Any = _gradients_op if torch.compiler.is_compiling() else _gradients
         grad_x, *grad_Us = run(x, grad, Us, ctx.transposed, want_x)
         by_mode = iter(grad_Us)
@@ -140,8 +140,9 @@ def _unfolded(x: Tensor, axis: int) -> Tensor:
 # Values, and operators of the same that are opaque to compilers.
 
 
-def _map(x: Tensor, Us: list[Tensor | None], transposed: bool) -> Tensor:
-    layout = layout_of(x, Us)
+def _map(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
+    """The map of x, in the memory format of the tensor ``like``."""
+    layout = layout_of(like, Us)
     As = layout.matrices(Us)
     if transposed:
         result = contract.grow(layout.small(x), As, layout.plan)
@@ -177,9 +178,9 @@ _gradients_op = torch.library.custom_op("tensorprojection::gradients", _gradient
 
 
 @_map_op.register_fake
-def _(x: Tensor, Us: list[Tensor | None], transposed: bool) -> Tensor:
+def _(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
     b = x.ndim - len(Us)
-    axes = memory_order(x, b)
+    axes = memory_order(like, b)
     shape = list(x.shape)
     for k, U in enumerate(Us):
         if U is not None:
