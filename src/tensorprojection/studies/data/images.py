@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ class ImageSet:
         class_names: the classes, in the order of the labels.
         groups: int64, ``(N,)``: images that must not be split apart (one patient's) share a number.
         names: str, ``(N,)``: file names, or whatever tells images apart.
+        parts: str, ``(N,)``: "train", "val" or "test", where the data set comes divided.
+        checked: the values were checked before, so they need not be read now.
     """
 
     images: NDArray[np.uint8]
@@ -36,8 +38,10 @@ class ImageSet:
     class_names: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
     names: NDArray[np.str_] | None = None
+    parts: NDArray[np.str_] | None = None
+    checked: InitVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, checked: bool) -> None:
         shape = self.images.shape
         if self.images.dtype != np.uint8:
             raise TypeError(f"Expected images of type uint8, got {self.images.dtype}.")
@@ -45,9 +49,11 @@ class ImageSet:
             raise ValueError(f"Expected images of shape (N, H, W) or (N, H, W, 3), got {shape}.")
         for name in ("labels", "groups"):
             self._check_rows(name, (shape[0],), "int64")
-        self._check_rows("names", (shape[0],), "str")
+        for name in ("names", "parts"):
+            self._check_rows(name, (shape[0],), "str")
         self._check_rows("masks", shape[:3], "uint8")
-        self._check_values()
+        if not checked:
+            self._check_values()
 
     def _check_rows(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
         array: NDArray[Any] | None = getattr(self, name)
@@ -82,7 +88,11 @@ class ImageSet:
             counts = np.bincount(self.labels, minlength=len(self.class_names))
             classes = zip(self.class_names, counts, strict=True)
             parts.append("labels: " + ", ".join(f"{name} {count}" for name, count in classes))
-        parts += [name for name in ("masks", "groups", "names") if getattr(self, name) is not None]
+        parts += [
+            name
+            for name in ("masks", "groups", "names", "parts")
+            if getattr(self, name) is not None
+        ]
         return f"ImageSet({', '.join(parts)})"
 
     def select(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> ImageSet:
@@ -97,4 +107,6 @@ class ImageSet:
             class_names=self.class_names,
             groups=None if self.groups is None else self.groups[rows],
             names=None if self.names is None else self.names[rows],
+            parts=None if self.parts is None else self.parts[rows],
+            checked=True,
         )

@@ -1,0 +1,73 @@
+"""What costs time is made once, and kept on disk under a key made of what produced it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from filelock import FileLock
+
+from ..errors import StudyError
+
+# Part of every key: raised when what is stored changes its meaning, so that old folders are unused.
+FORMAT = 1
+
+
+def cache_folder() -> Path:
+    """Where caches go: ``$TENSORPROJECTION_CACHE``, or the user's cache folder."""
+    given = os.environ.get("TENSORPROJECTION_CACHE")
+    return Path(given) if given else platformdirs.user_cache_path("tensorprojection")
+
+
+def cached(
+    kind: str,
+    key: Mapping[str, Any],
+    make: Callable[[Path], None],
+    root: Path | None = None,
+) -> Path:
+    """The folder of ``kind`` and ``key``. Where there is none yet, ``make`` fills an empty one.
+
+    It is filled beside and renamed into place, so a folder that is there is complete; of several
+    processes that want it at once, one makes it and the others wait.
+
+    Args:
+        kind: a word for what is kept; it begins the folder's name.
+        key: everything that the content depends on, as JSON can write it.
+        make: writes the content into the folder that it is given.
+        root: where folders go; default :func:`cache_folder`.
+    """
+    root = cache_folder() if root is None else root
+    text = json.dumps({"format": FORMAT, **key}, sort_keys=True, indent=1)
+    place = root / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if place.is_dir():
+        return place
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock"):
+            if not place.is_dir():
+                _fill(place, text, make)
+        return place
+    except OSError as error:
+        raise StudyError(
+            f"Could not write the cache {place}: {error.strerror or error}. Free some space, or "
+            "set TENSORPROJECTION_CACHE to a folder that has some."
+        ) from error
+
+
+def _fill(place: Path, key: str, make: Callable[[Path], None]) -> None:
+    for left in place.parent.glob(f"{place.name}.*.part"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    beside = Path(tempfile.mkdtemp(prefix=f"{place.name}.", suffix=".part", dir=place.parent))
+    try:
+        make(beside)
+        (beside / "key.json").write_text(key + "\n")
+        beside.rename(place)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

@@ -1,0 +1,7 @@
+"""What a study raises when its user can put it right."""
+
+from __future__ import annotations
+
+
+class StudyError(Exception):
+    """A mistake in what was asked for, or in the images: one line that says what to do."""
