@@ -234,7 +234,7 @@ def test_autocast_leaves_polar_alone(cast_to, eps_mode):
         assert torch.equal(a, b)
 
 
-# The two ways to a spectrum: of the Gram matrix, and where that is not enough, of W itself
+# The ways to a spectrum: of the Gram matrix by NumPy or torch, and where that is not enough, of W
 
 
 @pytest.fixture
@@ -242,15 +242,18 @@ def calls(monkeypatch):
     """The decompositions that ran, by name."""
     names = []
 
-    def spy(name, function):
+    def spy(library, name):
+        function = getattr(library, name)
+
         def call(*args, **kwargs):
             names.append(name)
             return function(*args, **kwargs)
 
-        monkeypatch.setattr(torch.linalg, name, call)
+        monkeypatch.setattr(library, name, call)
 
-    spy("eigh", torch.linalg.eigh)
-    spy("svd", torch.linalg.svd)
+    spy(torch.linalg, "eigh")
+    spy(torch.linalg, "svd")
+    spy(np.linalg, "eigh")
     return names
 
 
@@ -258,7 +261,8 @@ def calls(monkeypatch):
     ("W", "expected"),
     [
         pytest.param(with_condition(12, 6, 10), ["eigh"], id="float32"),
-        pytest.param(with_condition(12, 6, 1e6, scale=1e3), ["eigh", "svd"], id="ill-conditioned"),
+        pytest.param(with_condition(512, 12, 10), ["eigh"], id="not small"),
+        pytest.param(with_condition(12, 6, 1e6, scale=1e3), ["eigh", "eigh", "svd"], id="ill-conditioned"),
         pytest.param(with_condition(12, 6, 10, dtype=torch.float64), ["svd"], id="float64"),
         pytest.param(with_condition(12, 6, 10, dtype=torch.bfloat16), ["eigh"], id="bfloat16"),
     ],
@@ -271,8 +275,8 @@ def test_which_way(W, expected, calls):
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("condition", [1, 10, 1e2, 1e3])
-def test_both_ways_agree(condition, scale, eps_mode, monkeypatch, calls):
-    """In U and in the gradient. An `eigh` that fails leaves the other way only."""
+def test_all_ways_agree(condition, scale, eps_mode, monkeypatch, calls):
+    """In U and in the gradient. An `eigh` that fails leaves the next way."""
     W = with_condition(32, 20, condition, scale).requires_grad_()
     dL_dU = torch.from_numpy(np.random.default_rng(2).standard_normal((32, 20))).float()
 
@@ -280,16 +284,21 @@ def test_both_ways_agree(condition, scale, eps_mode, monkeypatch, calls):
         U = polar(W, eps_mode=eps_mode)
         return U, *torch.autograd.grad(U, W, dL_dU)
 
-    def fail(*args, **kwargs):
-        raise torch.linalg.LinAlgError("did not converge")
+    def fail(library):
+        def call(*args, **kwargs):
+            raise library.linalg.LinAlgError("did not converge")
+
+        monkeypatch.setattr(library.linalg, "eigh", call)
 
     U1, gradient1 = run()
-    assert calls == ["eigh"]
-    monkeypatch.setattr(torch.linalg, "eigh", fail)
+    fail(np)
     U2, gradient2 = run()
-    assert calls == ["eigh", "svd"]
-    torch.testing.assert_close(U1, U2, rtol=0, atol=1e-6)
-    assert relative_error(gradient1, gradient2.double().numpy()) <= 1e-6
+    fail(torch)
+    U3, gradient3 = run()
+    assert calls == ["eigh", "eigh", "svd"]
+    for U, gradient in ((U2, gradient2), (U3, gradient3)):
+        torch.testing.assert_close(U1, U, rtol=0, atol=1e-6)
+        assert relative_error(gradient1, gradient.double().numpy()) <= 1e-6
 
 
 # Derivatives

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .dtypes import map_dtype
-from .errors import DivergedError, ProjectionTypeError, ProjectionValueError
+from .errors import ProjectionTypeError, ProjectionValueError
 from .frozen import FrozenProjection
 from .init import INITS
 from .kept import Kept, may_keep, renew
+from .node import Settings, can_be_one_node, project_by_weights
 from .polar import EpsMode, check_eps, polar
 from .project import back_project, project
 from .shapes import Shape, check_input, complete, per_mode, read_shape
@@ -95,31 +96,9 @@ class _Projection(nn.Module):
 
         They are differentiable functions of the W's.
         """
-        Us: list[Tensor | None] = [None] * self.order
-        for modes in self._alike():
-            for k, U in zip(modes, self._projections(modes, dtype), strict=True):
-                Us[k - 1] = U
-        return Us
-
-    def _alike(self) -> list[list[int]]:
-        """The modes, those with W's of one shape and one ε together."""
-        groups: dict[Any, list[int]] = {}
-        for k, (W, eps) in enumerate(zip(self.Ws, self.eps, strict=True), start=1):
-            if W is not None:
-                groups.setdefault((W.shape, W.dtype, W.device, eps), []).append(k)
-        return list(groups.values())
-
-    def _projections(self, modes: list[int], dtype: torch.dtype | None) -> Sequence[Tensor]:
-        # U's of one shape are made in one go: for small matrices it is the calls that cost.
-        if len(modes) > 1 and not torch.compiler.is_compiling():
-            Ws = torch.stack(
-                [W for W in (self._parameters[f"W{k}"] for k in modes) if W is not None]
-            )
-            try:
-                return self._polar(modes[0], Ws, dtype).unbind()
-            except DivergedError:
-                pass  # one by one, to tell which
-        return [self._polar(k, getattr(self, f"W{k}"), dtype) for k in modes]
+        return [
+            None if W is None else self._polar(k, W, dtype) for k, W in enumerate(self.Ws, start=1)
+        ]
 
     def _polar(self, k: int, W: Tensor, dtype: torch.dtype | None) -> Tensor:
         return polar(W, self.eps[k - 1], eps_mode=self.eps_mode, dtype=dtype, name=f"W{k}")
@@ -127,9 +106,11 @@ class _Projection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_input(x, self.in_shape)
         self._check_device(x)
-        return self._map(x, self._matrices(map_dtype(x)))
-
-    def _map(self, x: Tensor, Us: list[Tensor | None]) -> Tensor:
+        Ws = self.Ws
+        if self.training and can_be_one_node(x, Ws):
+            settings = Settings(self.transposed, self.eps, self.eps_mode, self._names)
+            return project_by_weights(x, Ws, settings)
+        Us = self._matrices(map_dtype(x))
         return back_project(x, Us) if self.transposed else project(x, Us)
 
     def _check_device(self, x: Tensor) -> None:

@@ -34,7 +34,8 @@ from torch.autograd import forward_ad
 
 from .dtypes import check_floating, in_transform, no_autocast
 from .errors import ProjectionError, ProjectionTypeError, ProjectionValueError
-from .spectrum import decompose, float32_suffices, gram, is_wide
+from .small import is_small, small_polar, small_polar_grad
+from .spectrum import decompose, float32_suffices, gram
 
 EpsMode = Literal["absolute", "relative"]
 
@@ -110,10 +111,12 @@ def check_eps(eps: float | None, eps_mode: EpsMode) -> float:
 # Values: what the functions below return, without any derivative.
 
 
-def _polar_values(
+def polar_values(
     W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """U, G, V and s."""
+    if is_small(W) and (found := small_polar(W, eps, relative, dtype)) is not None:
+        return found
     A = W.to(_work_dtype(W))
     M = gram(A)
     diagonal = M.diagonal(dim1=-2, dim2=-1)
@@ -127,17 +130,18 @@ def _polar_values(
     return (A @ G.to(A.dtype)).to(dtype), G, V, s
 
 
-def _polar_grad_values(
+def polar_grad_values(
     W: Tensor, grad_U: Tensor, G: Tensor, V: Tensor, s: Tensor, eps: float, relative: bool
 ) -> Tensor:
     """dL/dW from dL/dU."""
+    if is_small(W):
+        return small_polar_grad(W, grad_U, G, V, s, eps, relative)
     A = W if W.dtype == torch.float32 and float32_suffices(s) else W.to(G.dtype)
-    if is_wide(G):
-        G, V, s = G.to(A.dtype), V.to(A.dtype), s.to(A.dtype)
+    G, V, s = G.to(A.dtype), V.to(A.dtype), s.to(A.dtype)
     grad_U = grad_U.to(A.dtype)
-    grad_G = (A.mT @ grad_U).to(G.dtype)
+    grad_G = A.mT @ grad_U
     S = _through_gram(-_Lyapunov.forward(G, G @ grad_G @ G, V, s), eps, relative)
-    return (grad_U @ G.to(A.dtype)).add_(A @ S.to(A.dtype)).to(W.dtype)
+    return (grad_U @ G).add_(A @ S).to(W.dtype)
 
 
 def _work_dtype(W: Tensor) -> torch.dtype:
@@ -147,9 +151,9 @@ def _work_dtype(W: Tensor) -> torch.dtype:
 
 # Operators of the same: opaque to compilers, and with shapes for tensors that have no values.
 
-_polar_op = torch.library.custom_op("tensorprojection::polar", _polar_values, mutates_args=())
+_polar_op = torch.library.custom_op("tensorprojection::polar", polar_values, mutates_args=())
 _polar_grad_op = torch.library.custom_op(
-    "tensorprojection::polar_grad", _polar_grad_values, mutates_args=()
+    "tensorprojection::polar_grad", polar_grad_values, mutates_args=()
 )
 
 
@@ -204,7 +208,7 @@ class _Polar(torch.autograd.Function):
     def forward(
         ctx: Any, W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
     ) -> Tensor:
-        values: Any = _polar_op if _is_opaque(W) else _polar_values
+        values: Any = _polar_op if _is_opaque(W) else polar_values
         U, G, V, s = values(W, eps, relative, dtype, name)
         ctx.eps, ctx.relative = eps, relative
         ctx.save_for_backward(W, G, V, s)
@@ -220,7 +224,7 @@ def _polar_backward(ctx: Any, grad_U: Tensor) -> Tensor:
     """dL/dW from dL/dU (Eq. 8 to 12, the 11th corrected)."""
     W, G, V, s = ctx.saved_tensors
     if not torch.is_grad_enabled():
-        values: Any = _polar_grad_op if _is_opaque(W) else _polar_grad_values
+        values: Any = _polar_grad_op if _is_opaque(W) else polar_grad_values
         result: Tensor = values(W, grad_U, G, V, s, ctx.eps, ctx.relative)
         return result
     # The same once more, as a differentiable function of W and grad_U.
@@ -242,7 +246,7 @@ class _PolarTransformed(torch.autograd.Function):
     def forward(
         W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return _polar_values(W, eps, relative, dtype, name)
+        return polar_values(W, eps, relative, dtype, name)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

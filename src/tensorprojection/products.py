@@ -6,8 +6,7 @@ Note [Products as convolutions]
     are generated for the very P and Q, where a BLAS has general ones: for 16 × 8 they are three
     times as fast, for the derivative up to ten times. With the channels outside and few places
     inside, (left, P, right), they serve the derivative, which a batch of products could only give
-    as a sum over `left` small matrices, and the product itself where P and Q are large and Q is
-    the smaller one.
+    as a sum over `left` small matrices, and the product itself where P and Q are large.
 """
 
 from __future__ import annotations
@@ -26,9 +25,14 @@ def multiply(x: Tensor, A: Tensor, *, out: Tensor | None = None) -> Tensor:
         if not _has_kernels(x):
             return torch.mm(x[:, :, 0], A, out=None if out is None else out[:, :, 0])[:, :, None]
         result = torch.conv2d(_channels_inside(x), A.mT[:, :, None, None])
-        result = result.permute(0, 2, 3, 1).view(left, Q, 1)
-    elif _has_kernels(x) and Q < P and (P + Q) * right < P * Q:
-        result = torch.conv1d(x, A.mT[:, :, None])
+        result = result.permute(0, 2, 3, 1).reshape(left, Q, 1)
+    elif _has_kernels(x) and (P + Q) * right < P * Q:
+        shrinks = Q < P
+        result = (
+            torch.conv1d(x, A.mT[:, :, None])
+            if shrinks
+            else torch.conv_transpose1d(x, A[:, :, None])
+        )
     else:
         return torch.bmm(A.mT.expand(left, Q, P), x, out=out)
     return result if out is None else out.copy_(result)
@@ -48,9 +52,13 @@ def contract(x: Tensor, z: Tensor) -> Tensor:
 
 
 def _channels_inside(x: Tensor) -> Tensor:
-    """(left, P, 1) as one image of `left` places and P channels, the channels innermost."""
+    """(left, P, 1) as images of together `left` places and P channels, the channels innermost.
+
+    With a single thread, torch takes the generated kernels from 16 images on only.
+    """
     left, P, _ = x.shape
-    return x.view(1, left, 1, P).permute(0, 3, 1, 2)
+    count = next((n for n in range(16, 33) if left % n == 0), 1)
+    return x.view(count, left // count, 1, P).permute(0, 3, 1, 2)
 
 
 def _weight_derivative(x: Tensor, z: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class _Planned(torch.autograd.Function):
     def forward(ctx: Any, transposed: bool, x: Tensor, *Us: Tensor | None) -> Tensor:
         ctx.transposed = transposed
         ctx.save_for_backward(x, *Us)
-        run: Any = _map_op if torch.compiler.is_compiling() else _map
+        run: Any = _map_op if torch.compiler.is_compiling() else map_values
         result: Tensor = run(x, list(Us), transposed, x)
         return result
 
@@ -106,9 +106,9 @@ class _Planned(torch.autograd.Function):
             return None, *_composed_gradients(ctx, x, grad, Us)
         _, want_x, *want_Us = ctx.needs_input_grad
         if not any(want_Us):
-            run_map: Any = _map_op if torch.compiler.is_compiling() else _map
+            run_map: Any = _map_op if torch.compiler.is_compiling() else map_values
             return None, run_map(grad, Us, not ctx.transposed, x), *[None] * len(Us)
-        run: Any = _gradients_op if torch.compiler.is_compiling() else _gradients
+        run: Any = _gradients_op if torch.compiler.is_compiling() else gradient_values
         grad_x, *grad_Us = run(x, grad, Us, ctx.transposed, want_x)
         by_mode = iter(grad_Us)
         return (
@@ -140,7 +140,7 @@ def _unfolded(x: Tensor, axis: int) -> Tensor:
 # Values, and operators of the same that are opaque to compilers.
 
 
-def _map(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
+def map_values(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
     """The map of x, in the memory format of the tensor ``like``."""
     layout = layout_of(like, Us)
     As = layout.matrices(Us)
@@ -151,7 +151,7 @@ def _map(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> 
     return layout.logical(result, x, Us, large=transposed)
 
 
-def _gradients(
+def gradient_values(
     x: Tensor, grad: Tensor, Us: list[Tensor | None], transposed: bool, want_x: bool
 ) -> list[Tensor]:
     """dL/dx (empty if not wanted) and dL/dU_k for every U_k there is."""
@@ -173,8 +173,10 @@ def _gradients(
     return [grad_x, *(by_mode[k].contiguous() for k in sorted(by_mode, key=lambda k: k or 0))]
 
 
-_map_op = torch.library.custom_op("tensorprojection::map", _map, mutates_args=())
-_gradients_op = torch.library.custom_op("tensorprojection::gradients", _gradients, mutates_args=())
+_map_op = torch.library.custom_op("tensorprojection::map", map_values, mutates_args=())
+_gradients_op = torch.library.custom_op(
+    "tensorprojection::gradients", gradient_values, mutates_args=()
+)
 
 
 @_map_op.register_fake

@@ -19,7 +19,7 @@ from .errors import DivergedError
 
 # Beyond this ratio of M's eigenvalues the Gram matrix in float64 no longer gives V and s to
 # float32's precision: its error in the smallest direction is about 2e-16 times the ratio.
-_GRAM_LIMIT = 5e7
+GRAM_LIMIT = 5e7
 
 # Up to this ratio products with G keep float32's precision when done in float32: their error is
 # about 6e-8 times the ratio of the singular values, the root of this.
@@ -84,7 +84,7 @@ def gram(A: Tensor) -> Tensor:
 
 def _by_eigenvalues(M: Tensor) -> Spectrum | None:
     squares, V = torch.linalg.eigh(M)
-    if _spread(squares) > _GRAM_LIMIT:
+    if _spread(squares) > GRAM_LIMIT:
         return None
     V, s = V.contiguous(), squares.sqrt_()
     return Spectrum(V, s, (V / s[..., None, :]) @ V.mT)

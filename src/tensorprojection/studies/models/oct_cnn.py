@@ -33,6 +33,8 @@ from torch import nn
 
 from tensorprojection import TensorProjection
 
+from .start import keras_start
+
 FILTERS = 32
 
 
@@ -75,22 +77,15 @@ def oct_cnn(head: str, classes: int = 4, channels: int = 3, size: int = 96) -> n
     reduce, side = HEADS[head], size // 16
     network = nn.Sequential()
     for k in range(1, 5):
-        network.add_module(f"conv{k}", _keras(nn.Conv2d(channels, FILTERS, 3, padding="same")))
+        conv = nn.Conv2d(channels, FILTERS, 3, padding="same")
+        network.add_module(f"conv{k}", keras_start(conv))
         network.add_module(f"relu{k}", nn.ReLU())
         if k < 4:
             network.add_module(f"pool{k}", nn.MaxPool2d(2))
         channels = FILTERS
     network.add_module(reduce.name, reduce.make(2 * side))
     network.add_module("flatten", nn.Flatten())
-    network.add_module("dense1", _keras(nn.Linear(reduce.channels * side * side, 256)))
+    network.add_module("dense1", keras_start(nn.Linear(reduce.channels * side * side, 256)))
     network.add_module("relu5", nn.ReLU())
-    network.add_module("dense2", _keras(nn.Linear(256, classes)))
+    network.add_module("dense2", keras_start(nn.Linear(256, classes)))
     return network
-
-
-def _keras(layer: nn.Conv2d | nn.Linear) -> nn.Module:
-    """The start that Keras gives a layer, and so the paper: Glorot uniform, zero bias."""
-    nn.init.xavier_uniform_(layer.weight)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-    return layer

@@ -1,0 +1,216 @@
+"""The files of the three data sets, in folders as Kaggle ships them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import StudyError
+from .kinds import kind_of
+
+LAYOUTS = {
+    "oct": "train, val and test, each with NORMAL, CNV, DME and DRUSEN of .jpeg files, "
+    "or these four alone",
+    "chest": "Normal, Lung_Opacity, COVID and Viral Pneumonia, each with a folder images of "
+    ".png files, or with the files themselves",
+    "kvasir": "images and masks, with .jpg files of the same names",
+}
+DEEPEST = 2  # how many folders down a layout is looked for
+IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff"}
+PARTS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+}
+# "COVID-19" is the class's folder in the data set's first versions.
+ALIASES = {"covid19": "covid"}
+# CLASS-PATIENT-NUMBER; the patients' numbers are the data set's, so one may have several classes.
+OCT_NAME = re.compile(r"[A-Za-z]+-(\d{1,18})-\d+")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file, and what was seen of it when it was found."""
+
+    path: str
+    name: str  # relative to the folder that was given, with "/"
+    bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image's file, and what its place and name say about it."""
+
+    image: File
+    label: int | None = None
+    group: int | None = None
+    part: str | None = None
+    mask: File | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A data set's images in the order of class, part and name."""
+
+    study: str
+    items: tuple[Item, ...]
+    stray_masks: tuple[str, ...] = ()  # without an image
+
+    def digest(self) -> str:
+        """Changes with every name, size and time of a file."""
+        sha = hashlib.sha256()
+        files = [f for item in self.items for f in (item.image, item.mask) if f is not None]
+        for file in sorted(files, key=lambda file: file.name):
+            line = f"{file.name}\0{file.bytes}\0{file.mtime_ns}\n"
+            sha.update(line.encode("utf-8", "surrogateescape"))
+        return sha.hexdigest()
+
+    def missing_classes(self) -> tuple[str, ...]:
+        """The classes of which there is no image."""
+        kind = kind_of(self.study)
+        if kind.masks:
+            return ()
+        there = {item.label for item in self.items}
+        return tuple(name for i, name in enumerate(kind.class_names) if i not in there)
+
+
+def find(study: str, folder: Path) -> Found:
+    """The study's images in ``folder``, or up to two folders below it.
+
+    The layout nearest to the top counts: Kaggle's OCT data set holds a second copy of itself one
+    folder further down.
+    """
+    search = _kvasir if kind_of(study).masks else _classes
+    level = [str(folder)]
+    for _ in range(DEEPEST + 1):
+        found = [(place, hit) for place in level if (hit := search(study, place, str(folder)))]
+        if len(found) > 1:
+            places = " and ".join(_relative(place, str(folder)) for place, _ in found[:2])
+            raise StudyError(
+                f"Expected the {study} images once in {folder}, found them in {places}. Give the "
+                "path of one."
+            )
+        if found:
+            return found[0][1]
+        level = [entry.path for place in level for entry in _folders(place)]
+    raise StudyError(
+        f"Expected in {folder}, or up to two folders below it, the {study} layout: "
+        f"{LAYOUTS[study]}. Found {_contents(folder)}."
+    )
+
+
+def guess(folder: Path) -> Found:
+    """The images of whichever study's layout ``folder`` has."""
+    # Kvasir last: each class of the chest images has folders images and masks as well.
+    for study in ("oct", "chest", "kvasir"):
+        try:
+            return find(study, folder)
+        except StudyError:
+            continue
+    expected = "; ".join(f"{study}: {layout}" for study, layout in LAYOUTS.items())
+    raise StudyError(
+        f"Expected in {folder}, or up to two folders below it, one of the layouts ({expected}). "
+        f"Found {_contents(folder)}."
+    )
+
+
+def _classes(study: str, place: str, root: str) -> Found | None:
+    """OCT and chest: a folder a class, alone or in train, val and test."""
+    folders = _folders(place)
+    parts = [(entry.path, PARTS[key]) for entry in folders if (key := _plain(entry.name)) in PARTS]
+    items = [item for path, part in parts for item in _one_part(study, path, root, part)]
+    if not items:
+        items = list(_one_part(study, place, root, None))
+    # One class alone says nothing: there is a Normal in two of the data sets.
+    if len({item.label for item in items}) < 2:
+        return None
+    if any(item.group is None for item in items):
+        items = [Item(item.image, item.label, None, item.part) for item in items]
+    return Found(study, tuple(sorted(items, key=_order)))
+
+
+def _one_part(study: str, place: str, root: str, part: str | None) -> Iterator[Item]:
+    names = {_plain(name): i for i, name in enumerate(kind_of(study).class_names)}
+    for entry in _folders(place):
+        key = _plain(entry.name)
+        label = names.get(ALIASES.get(key, key))
+        if label is None:
+            continue
+        inner = [sub.path for sub in _folders(entry.path) if _plain(sub.name) == "images"]
+        for file in _files(inner[0] if inner else entry.path, root):
+            yield Item(file, label, _patient(file.name) if study == "oct" else None, part)
+
+
+def _kvasir(study: str, place: str, root: str) -> Found | None:
+    inside = {_plain(entry.name): entry.path for entry in _folders(place)}
+    if "images" not in inside or "masks" not in inside:
+        return None
+    masks = {Path(file.name).stem: file for file in _files(inside["masks"], root)}
+    images = list(_files(inside["images"], root))
+    if not images:
+        return None
+    stems = {Path(file.name).stem for file in images}
+    items = (Item(file, mask=masks.get(Path(file.name).stem)) for file in images)
+    stray = sorted(file.name for stem, file in masks.items() if stem not in stems)
+    return Found(study, tuple(sorted(items, key=_order)), tuple(stray))
+
+
+def _order(item: Item) -> tuple[int, str]:
+    return (-1 if item.label is None else item.label, item.image.name)
+
+
+def _patient(name: str) -> int | None:
+    match = OCT_NAME.match(name.rpartition("/")[2])
+    return int(match[1]) if match else None
+
+
+def _plain(name: str) -> str:
+    """A folder's name without case, blanks, dashes: "Lung_Opacity", "OCT2017 " (so on Kaggle)."""
+    return re.sub(r"[\s_-]+", "", name).lower()
+
+
+def _folders(place: str) -> list[os.DirEntry[str]]:
+    return _scan(place, lambda entry: entry.is_dir())
+
+
+def _files(place: str, root: str) -> Iterator[File]:
+    for entry in _scan(place, lambda entry: os.path.splitext(entry.name)[1].lower() in IMAGES):
+        try:
+            seen = entry.stat()
+        except OSError as error:  # a link to nowhere
+            raise StudyError(f"Could not read {entry.path}: {error.strerror}.") from error
+        if not entry.is_dir():
+            name = _relative(entry.path, root)
+            yield File(entry.path, name, seen.st_size, seen.st_mtime_ns)
+
+
+def _scan(place: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[os.DirEntry[str]]:
+    """What is in a folder, by name, but for hidden files (macOS adds ``._x.jpeg`` to each)."""
+    try:
+        with os.scandir(place) as entries:
+            seen = [e for e in entries if not e.name.startswith((".", "__MACOSX")) and wanted(e)]
+    except OSError as error:
+        raise StudyError(f"Could not read the folder {place}: {error.strerror}.") from error
+    return sorted(seen, key=lambda entry: entry.name)
+
+
+def _relative(path: str, root: str) -> str:
+    """Of paths that were made by adding to ``root``; a data set has a hundred thousand."""
+    return path[len(root) :].lstrip(os.sep).replace(os.sep, "/") or "."
+
+
+def _contents(folder: Path) -> str:
+    entries = _scan(str(folder), lambda entry: True)
+    if not entries:
+        return "an empty folder"
+    shown = [f"{e.name}/" if e.is_dir() else e.name for e in entries[:6]]
+    more = f" and {len(entries) - 6} more" if len(entries) > 6 else ""
+    return ", ".join(shown) + more

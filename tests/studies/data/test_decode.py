@@ -1,0 +1,215 @@
+import io
+import time
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from tensorprojection.studies.data.decode import (
+    UnreadableError,
+    blank,
+    decode_into,
+    fit,
+    fit_mask,
+    in_threads,
+    open_image,
+    to_mode,
+)
+from tensorprojection.studies.data.folders import find
+from tensorprojection.studies.data.kinds import kind_of
+from tensorprojection.studies.errors import StudyError
+
+
+def antialiased(n_in, n_out):
+    """Weights of the triangle filter, widened by the scale: an oracle for fit()."""
+    scale = n_in / n_out
+    centre = (np.arange(n_out) + 0.5) * scale
+    away = np.abs(np.arange(n_in) + 0.5 - centre[:, None]) / max(scale, 1)
+    weights = np.maximum(1 - away, 0)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def encoded(image, kind="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def test_fit_is_bilinear_and_antialiased():
+    pixels = np.random.default_rng(0).integers(0, 256, (62, 90), dtype=np.uint8)
+    expected = antialiased(62, 16) @ pixels @ antialiased(90, 16).T
+    got = fit(Image.fromarray(pixels), 16, "L")
+    assert got.dtype == np.uint8
+    assert np.abs(got - expected).max() <= 1.5  # Pillow rounds after each direction
+
+
+def test_gray_to_rgb_and_back():
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+    rgb = fit(Image.fromarray(pixels), 8, "RGB")
+    np.testing.assert_array_equal(rgb, np.repeat(pixels[..., None], 3, axis=2))
+    np.testing.assert_array_equal(fit(Image.fromarray(rgb), 8, "L"), pixels)
+
+
+def test_16_bits_are_scaled():
+    wide = np.array([[0, 257, 25700, 65535]], np.uint16)
+    image = open_image(encoded(Image.fromarray(wide)))
+    np.testing.assert_array_equal(np.asarray(to_mode(image, "L")), [[0, 1, 100, 255]])
+
+
+def test_beyond_16_bits_is_refused():
+    with pytest.raises(UnreadableError, match="70000, beyond 16 bits"):
+        to_mode(Image.fromarray(np.array([[70000]], np.int32)), "L")
+    with pytest.raises(UnreadableError, match="floating point"):
+        to_mode(Image.fromarray(np.array([[0.5]], np.float32)), "L")
+
+
+def test_palette_with_transparency():
+    image = Image.fromarray(np.array([[0, 1]], np.uint8), mode=None).convert("P")
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    image = open_image(encoded(image, transparency=b"\x00\xff"))
+    assert np.asarray(to_mode(image, "RGB")).tolist() == [[[10, 20, 30], [200, 100, 50]]]
+
+
+def test_orientation_notes_are_not_applied():
+    image = Image.fromarray(np.zeros((10, 20), np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # "turn by 90 degrees"
+    assert open_image(encoded(image, "JPEG", exif=exif)).size == (20, 10)
+
+
+def test_masks_are_binary_before_and_after():
+    mask = np.zeros((40, 40), np.uint8)
+    mask[:, 20:] = 255
+    mask[:, 5] = 120  # what JPEG leaves about
+    mask[:, 30] = 130
+    got = fit_mask(Image.fromarray(mask), 10)
+    np.testing.assert_array_equal(got, np.repeat([[0] * 5 + [1] * 5], 10, axis=0))
+    assert got.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (b"not an image", "is not an image"),
+        (encoded(Image.effect_noise((64, 64), 50), "JPEG")[:-200], "cannot be decoded"),
+        (encoded(Image.effect_noise((64, 64), 50), "PNG")[:-200], "cannot be decoded"),
+    ],
+)
+def test_damage(content, why):
+    with pytest.raises(UnreadableError, match=why):
+        open_image(content)
+
+
+def test_truncated_files_stay_refused():
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is False
+
+
+@pytest.mark.parametrize("factor", [1.5, 3])  # Pillow warns of the first and refuses the second
+def test_decompression_bombs(monkeypatch, tmp_path, oct_folder, factor):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(40 * 30 / factor))
+    with pytest.raises(StudyError, match="claims more pixels than can be right"):
+        decode_into(tmp_path, find("oct", oct_folder).items, kind_of("oct"), 8)
+
+
+def test_rows_follow_the_items(tmp_path, oct_folder):
+    items = find("oct", oct_folder).items
+    kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12, workers=3)
+    assert (kept, unreadable) == (list(range(36)), ())
+    images = np.load(tmp_path / "images.npy", mmap_mode="r")
+    assert images.shape == (36, 12, 12)
+    for row in (0, 17, 35):
+        with Image.open(items[row].image.path) as image:
+            np.testing.assert_array_equal(images[row], fit(image, 12, "L"))
+
+
+def test_a_damaged_file_is_named_with_the_way_out(tmp_path, oct_folder):
+    items = find("oct", oct_folder).items
+    path = items[7].image.path
+    open(path, "wb").close()
+    with pytest.raises(StudyError, match=r"-\d\.jpeg is empty\. .*--skip-unreadable") as caught:
+        decode_into(tmp_path, items, kind_of("oct"), 12)
+    assert path in str(caught.value)
+    kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12, skip_unreadable=True)
+    assert kept == [row for row in range(36) if row != 7]
+    assert unreadable == (items[7].image.name,)
+    images = np.load(tmp_path / "images.npy")
+    assert images.shape == (35, 12, 12)
+    with Image.open(items[8].image.path) as image:
+        np.testing.assert_array_equal(images[7], fit(image, 12, "L"))
+    assert [path.name for path in tmp_path.glob("*.kept")] == []
+
+
+def test_nothing_readable(tmp_path, kvasir_folder):
+    for path in kvasir_folder.rglob("images/*.jpg"):
+        path.write_bytes(b"")
+    items = find("kvasir", kvasir_folder).items
+    with pytest.raises(StudyError, match="at least one readable image, got none of 5"):
+        decode_into(tmp_path, items, kind_of("kvasir"), 8, skip_unreadable=True)
+
+
+def test_kvasir_masks(tmp_path, kvasir_folder):
+    items = find("kvasir", kvasir_folder).items
+    decode_into(tmp_path, items, kind_of("kvasir"), 20)
+    masks = np.load(tmp_path / "masks.npy")
+    assert np.load(tmp_path / "images.npy").shape == (5, 20, 20, 3)
+    assert set(np.unique(masks)) == {0, 1}
+    assert (np.diff(masks.sum(axis=(1, 2), dtype=np.int64)) > 0).all()
+
+
+def damage_missing(folder, picture):
+    (folder / "Kvasir-SEG/masks/c2.jpg").unlink()
+
+
+def damage_size(folder, picture):
+    picture(folder / "Kvasir-SEG/masks/c2.jpg", shape=(20, 30))
+
+
+def damage_mask(folder, picture):
+    (folder / "Kvasir-SEG/masks/c2.jpg").write_bytes(b"nonsense")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_missing, "images.c2.jpg has no mask of the same name"),
+        (damage_size, "masks.c2.jpg is 20 × 30, its image 40 × 30: expected a mask of the image's"),
+        (damage_mask, "masks.c2.jpg is not an image"),
+    ],
+)
+def test_a_pair_is_left_out_as_a_whole(tmp_path, kvasir_folder, picture, damage, message):
+    damage(kvasir_folder, picture)
+    items = find("kvasir", kvasir_folder).items
+    with pytest.raises(StudyError, match=message):
+        decode_into(tmp_path, items, kind_of("kvasir"), 20)
+    kept, unreadable = decode_into(tmp_path, items, kind_of("kvasir"), 20, skip_unreadable=True)
+    assert kept == [0, 1, 3, 4]
+    assert len(unreadable) == 1
+    assert np.load(tmp_path / "images.npy").shape[0] == np.load(tmp_path / "masks.npy").shape[0]
+
+
+def test_a_full_disk_is_said_before(tmp_path):
+    with pytest.raises(StudyError, match="GB free for the cache"):
+        blank(tmp_path / "images.npy", (10**9, 10**6, 10**6))
+    assert not (tmp_path / "images.npy").exists()
+
+
+def test_the_first_error_stops_the_rest():
+    done = []
+
+    def work(row):
+        if row == 0:
+            raise StudyError("first")
+        time.sleep(0.001)  # so that the pool cannot be done before the error is seen
+        done.append(row)
+
+    with pytest.raises(StudyError, match="first"):
+        in_threads(work, 20_000, 1, "working")
+    assert len(done) < 10_000
+
+
+def test_filters_of_warnings_are_restored():
+    before = list(warnings.filters)
+    in_threads(lambda row: None, 3, 2, "working")
+    assert list(warnings.filters) == before

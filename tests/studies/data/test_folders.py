@@ -1,0 +1,144 @@
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tensorprojection.studies.data.folders import find, guess
+from tensorprojection.studies.errors import StudyError
+
+
+def summary(found):
+    return [(item.label, item.part) for item in found.items]
+
+
+def test_oct_as_kaggle_ships_it(oct_folder):
+    found = find("oct", oct_folder)
+    assert len(found.items) == 36
+    assert summary(found).count((0, "train")) == 6
+    assert summary(found).count((3, "test")) == 2
+    first = found.items[0]
+    assert first.image.name == "OCT2017 /test/NORMAL/NORMAL-1011-0.jpeg"
+    assert (first.label, first.group) == (0, 1011)
+
+
+@pytest.mark.parametrize("below", ["", "OCT2017 "])
+def test_from_any_height(oct_folder, below):
+    assert len(find("oct", oct_folder / below).items) == 36
+    deeper = oct_folder.parent / "a" / "b"
+    deeper.parent.mkdir()
+    (oct_folder / "OCT2017 ").rename(deeper)
+    assert len(find("oct", oct_folder.parent).items) == 36
+
+
+def test_classes_alone_have_no_parts(oct_folder):
+    found = find("oct", oct_folder / "OCT2017 " / "train")
+    assert len(found.items) == 24
+    assert {item.part for item in found.items} == {None}
+
+
+def test_the_second_copy_in_kaggles_oct_is_not_counted(oct_folder):
+    shutil.copytree(oct_folder / "OCT2017 ", oct_folder / "oct2017" / "OCT2017 ")
+    assert len(find("oct", oct_folder).items) == 36
+
+
+def test_two_copies_beside_each_other_are_ambiguous(oct_folder):
+    shutil.copytree(oct_folder / "OCT2017 ", oct_folder / "copy")
+    with pytest.raises(StudyError, match=r"once in .*found them in OCT2017  and copy"):
+        find("oct", oct_folder)
+
+
+def test_a_patient_may_have_several_classes(oct_folder):
+    found = find("oct", oct_folder)
+    classes = {}
+    for item in found.items:
+        classes.setdefault(item.group, set()).add(item.label)
+    assert max(map(len, classes.values())) > 1
+
+
+def test_without_patients_in_every_name_there_are_none(oct_folder, picture):
+    picture(oct_folder / "OCT2017 " / "train" / "CNV" / "mine.jpeg")
+    found = find("oct", oct_folder)
+    assert len(found.items) == 37
+    assert {item.group for item in found.items} == {None}
+
+
+def test_chest_ignores_masks(chest_folder):
+    found = find("chest", chest_folder)
+    assert [item.label for item in found.items] == [0] * 5 + [1] * 4 + [2] * 3 + [3] * 6
+    assert not any("masks" in item.image.name for item in found.items)
+
+
+def test_chest_of_older_versions(tmp_path, picture):
+    for name in ("NORMAL", "Lung Opacity", "COVID-19", "Viral Pneumonia"):
+        picture(tmp_path / name / f"{name} (1).png")
+    assert [item.label for item in find("chest", tmp_path).items] == [0, 1, 2, 3]
+
+
+def test_kvasir_pairs_by_name(kvasir_folder):
+    os.rename(kvasir_folder / "Kvasir-SEG/masks/c1.jpg", kvasir_folder / "Kvasir-SEG/masks/z1.jpg")
+    found = find("kvasir", kvasir_folder)
+    assert [item.mask and item.mask.name[-6:] for item in found.items] == [
+        "c0.jpg",
+        None,
+        "c2.jpg",
+        "c3.jpg",
+        "c4.jpg",
+    ]
+    assert found.stray_masks == ("Kvasir-SEG/masks/z1.jpg",)
+
+
+def test_hidden_and_other_files_are_ignored(oct_folder):
+    cnv = oct_folder / "OCT2017 " / "train" / "CNV"
+    for name in ("._CNV-1000-0.jpeg", ".DS_Store", "Thumbs.db", "notes.txt"):
+        (cnv / name).write_bytes(b"x")
+    shutil.copytree(oct_folder / "OCT2017 ", oct_folder / "__MACOSX")
+    assert len(find("oct", oct_folder).items) == 36
+
+
+def test_digest_follows_names_sizes_and_times(oct_folder):
+    first = find("oct", oct_folder).digest()
+    assert find("oct", oct_folder).digest() == first
+    one = oct_folder / "OCT2017 " / "train" / "CNV" / "CNV-1000-0.jpeg"
+    os.utime(one, ns=(1, 1))
+    second = find("oct", oct_folder).digest()
+    one.rename(one.with_name("CNV-1000-99.jpeg"))
+    third = find("oct", oct_folder).digest()
+    assert len({first, second, third}) == 3
+
+
+def test_nothing_found_says_what_was_expected_and_what_is_there(tmp_path):
+    with pytest.raises(StudyError, match=r"train, val and test.*Found an empty folder"):
+        find("oct", tmp_path)
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    (tmp_path / "more").mkdir()
+    with pytest.raises(StudyError, match=r"images and masks.*Found holiday.jpg, more/\."):
+        find("kvasir", tmp_path)
+
+
+def test_guess(oct_folder, chest_folder, kvasir_folder, tmp_path):
+    assert guess(oct_folder).study == "oct"
+    assert guess(chest_folder).study == "chest"
+    assert guess(kvasir_folder).study == "kvasir"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StudyError, match="one of the layouts"):
+        guess(tmp_path / "empty")
+
+
+def test_missing_classes(oct_folder):
+    assert find("oct", oct_folder).missing_classes() == ()
+    for path in oct_folder.glob("*/*/DME"):
+        shutil.rmtree(path)
+    assert find("oct", oct_folder).missing_classes() == ("DME",)
+
+
+def test_unknown_study(tmp_path):
+    with pytest.raises(StudyError, match="Expected a study of oct, chest, kvasir, got 'mnist'"):
+        find("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("given", [".", "OCT2017 ", "OCT2017 /", "./OCT2017 /train/.."])
+def test_names_are_relative_to_what_was_given(oct_folder, monkeypatch, given):
+    monkeypatch.chdir(oct_folder)
+    for item in find("oct", Path(given)).items:
+        assert (Path(given) / item.image.name).samefile(item.image.path)

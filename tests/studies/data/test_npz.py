@@ -1,0 +1,277 @@
+import io
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tensorprojection.studies.data.npz import OCTMNIST, facts, image_blocks, store_npz
+from tensorprojection.studies.data.npz_arrays import NpzArrays
+from tensorprojection.studies.data.stored import open_stored
+from tensorprojection.studies.errors import StudyError
+
+N = 9
+
+
+def plain(n=N, size=16):
+    draw = np.random.default_rng(0)
+    return {
+        "images": draw.integers(0, 256, (n, size, size), dtype=np.uint8),
+        "labels": (np.arange(n) % 4).astype(np.uint8),
+        "patient_ids": np.arange(n) // 2,
+        "file_names": np.array([f"{i}.jpeg" for i in range(n)]),
+        "class_names": np.array(["NORMAL", "CNV", "DME", "DRUSEN"]),
+    }
+
+
+def pairs(n=N, size=16):
+    draw = np.random.default_rng(0)
+    masks = np.zeros((n, size, size), np.uint8)
+    masks[:, 4:12, 3:9] = 1
+    return {
+        "images": draw.integers(0, 256, (n, size, size, 3), dtype=np.uint8),
+        "masks": masks,
+        "file_names": np.array([f"{i}.jpg" for i in range(n)]),
+    }
+
+
+def medmnist(classes=4, channels=()):
+    draw = np.random.default_rng(0)
+    return {
+        f"{part}_{what}": array
+        for part, n in (("train", 6), ("val", 3), ("test", 5))
+        for what, array in (
+            ("images", draw.integers(0, 256, (n, 28, 28, *channels), dtype=np.uint8)),
+            ("labels", (np.arange(n, dtype=np.uint8) % classes)[:, None]),
+        )
+    }
+
+
+@pytest.fixture
+def stored(tmp_path):
+    def store(arrays, study="oct", size=16, **options):
+        np.savez(tmp_path / "a.npz", **arrays)
+        store_npz(tmp_path / "a.npz", tmp_path, study, size, **options)
+        return open_stored(tmp_path)
+
+    return store
+
+
+def test_plain(stored):
+    arrays = plain()
+    images = stored(arrays)
+    np.testing.assert_array_equal(images.images, arrays["images"])
+    np.testing.assert_array_equal(images.labels, arrays["labels"])
+    np.testing.assert_array_equal(images.groups, arrays["patient_ids"])
+    np.testing.assert_array_equal(images.names, arrays["file_names"])
+    assert images.class_names == ("NORMAL", "CNV", "DME", "DRUSEN")
+    assert images.parts is None
+
+
+def test_classes_keep_the_files_order(stored):
+    names = np.array(["DRUSEN", "DME", "CNV", "NORMAL"])
+    assert stored(plain() | {"class_names": names}).class_names == tuple(names)
+
+
+def test_without_names_classes_are_numbered(stored):
+    arrays = plain()
+    del arrays["class_names"]
+    assert stored(arrays).class_names == ("class 0", "class 1", "class 2", "class 3")
+
+
+def test_other_sizes_are_resized_alike(stored):
+    arrays = plain()
+    images = stored(arrays, size=10)
+    for row in (0, 8):
+        image = Image.fromarray(arrays["images"][row])
+        expected = np.asarray(image.resize((10, 10), Image.Resampling.BILINEAR))
+        np.testing.assert_array_equal(images.images[row], expected)
+
+
+def test_gray_and_rgb_as_the_study_needs(stored):
+    gray = plain()["images"]
+    rgb = np.repeat(gray[..., None], 3, axis=3)
+    np.testing.assert_array_equal(stored(plain() | {"images": rgb}).images, gray)
+    np.testing.assert_array_equal(stored(pairs() | {"images": gray}, "kvasir").images, rgb)
+
+
+@pytest.mark.parametrize("scale", [1, 255])
+def test_masks_of_1_or_255(stored, scale):
+    arrays = pairs()
+    images = stored(arrays | {"masks": arrays["masks"] * np.uint8(scale)}, "kvasir")
+    np.testing.assert_array_equal(images.masks, arrays["masks"])
+    assert images.labels is None
+    smaller = stored(arrays | {"masks": arrays["masks"] * np.uint8(scale)}, "kvasir", size=8)
+    assert set(np.unique(smaller.masks)) == {0, 1}
+
+
+def test_masks_as_bool(stored):
+    arrays = pairs()
+    images = stored(arrays | {"masks": arrays["masks"].astype(bool)}, "kvasir")
+    np.testing.assert_array_equal(images.masks, arrays["masks"])
+
+
+@pytest.mark.parametrize("values", [(0, 7), (1, 255)])
+def test_other_masks(stored, values):
+    arrays = pairs()
+    masks = np.where(arrays["masks"], values[1], values[0]).astype(np.uint8)
+    with pytest.raises(StudyError, match="masks of 0 and 1, or of 0 and 255"):
+        stored(arrays | {"masks": masks}, "kvasir")
+
+
+def test_medmnist(stored):
+    arrays = medmnist()
+    images = stored(arrays, size=28)
+    np.testing.assert_array_equal(images.images[6:9], arrays["val_images"])
+    assert images.labels.tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2, 0, 1, 2, 3, 0]
+    assert images.parts.tolist() == ["train"] * 6 + ["val"] * 3 + ["test"] * 5
+    assert images.class_names == OCTMNIST == ("CNV", "DME", "DRUSEN", "NORMAL")
+
+
+def test_medmnist_of_other_classes(stored):
+    assert stored(medmnist(classes=5)).class_names == tuple(f"class {i}" for i in range(5))
+    assert stored(medmnist(), "chest").class_names == tuple(f"class {i}" for i in range(4))
+    assert stored(medmnist(channels=(3,)), size=28).images.shape == (14, 28, 28)
+
+
+def test_a_count_draws_in_proportion(stored):
+    arrays = plain(40)
+    images = stored(arrays, count=12, seed=1)
+    assert np.bincount(images.labels).tolist() == [3, 3, 3, 3]
+    rows = [int(name.removesuffix(".jpeg")) for name in images.names]
+    assert rows == sorted(rows)
+    np.testing.assert_array_equal(images.images, arrays["images"][rows])
+    assert len(stored(arrays, count=100)) == 40
+
+
+def test_large_files_come_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorprojection.studies.data.npz.BLOCK", 4)
+    for order in "CF":
+        arrays = plain() | {"images": np.asarray(plain()["images"], order=order)}
+        np.savez_compressed(tmp_path / "a.npz", **arrays)
+        with NpzArrays(tmp_path / "a.npz") as file:
+            blocks = list(image_blocks(file, facts(file)))
+        assert [start for start, _ in blocks] == [0, 4, 8]
+        np.testing.assert_array_equal(np.concatenate([b for _, b in blocks]), arrays["images"])
+
+
+def test_study_is_guessed(tmp_path):
+    def guessed(arrays):
+        np.savez(tmp_path / "a.npz", **arrays)
+        with NpzArrays(tmp_path / "a.npz") as file:
+            return facts(file).study
+
+    assert guessed(plain()) == "oct"
+    assert guessed(pairs()) == "kvasir"
+    assert guessed(medmnist()) == "oct"
+    names = np.array(["Normal", "Lung Opacity", "COVID", "Viral Pneumonia"])
+    assert guessed(plain() | {"class_names": names}) == "chest"
+    for unknown in (plain() | {"class_names": np.array(list("abcd"))}, medmnist(classes=5)):
+        with pytest.raises(StudyError, match="Name it with --study"):
+            guessed(unknown)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": None}, "an array images, or MedMNIST's"),
+        ({"labels": None}, "an array labels in .* for oct, got none"),
+        ({"images": plain()["images"] / 255}, "images of type uint8 in .*, got float64"),
+        ({"images": np.zeros((N, 16), np.uint8)}, r"shape \(N, H, W\) or \(N, H, W, 3\)"),
+        ({"images": np.zeros((0, 16, 16), np.uint8)}, "at least one image"),
+        ({"labels": np.arange(5)}, r"labels of shape \(9,\) .* one row an image, got \(5,\)"),
+        ({"labels": np.zeros(N)}, "labels of .* an integer type .* of float64"),
+        ({"labels": np.arange(N)}, "labels from 0 to 3, as there are 4 classes, .* 0 to 8"),
+        ({"labels": np.full(N, -1)}, "labels from 0 to 3.* got -1 to -1"),
+        ({"labels": np.arange(N) * 50, "class_names": None}, "from 0 to 99 in .* 0 to 400"),
+        ({"patient_ids": np.arange(3)}, "patient_ids of shape"),
+        ({"file_names": np.arange(N)}, "file_names of shape .* type str"),
+    ],
+)
+def test_wrong_arrays(stored, change, message):
+    arrays = {name: array for name, array in (plain() | change).items() if array is not None}
+    with pytest.raises(StudyError, match=message):
+        stored(arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"masks": None}, "an array masks in .* for kvasir, got none"),
+        ({"masks": np.zeros((N, 8, 8), np.uint8)}, r"masks of shape \(9, 16, 16\)"),
+        ({"masks": np.zeros((N, 16, 16))}, "type uint8 in .* of float64"),
+    ],
+)
+def test_wrong_masks(stored, change, message):
+    arrays = {name: array for name, array in (pairs() | change).items() if array is not None}
+    with pytest.raises(StudyError, match=message):
+        stored(arrays, "kvasir")
+
+
+def test_medmnist_has_no_masks(stored):
+    with pytest.raises(StudyError, match="an array masks"):
+        stored(medmnist(), "kvasir")
+
+
+class Trap:
+    """What a harmful file holds: unpickling it runs code."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("was unpickled",))
+
+
+def test_objects_are_never_unpickled(stored):
+    trap = np.array([Trap()] * N, dtype=object)
+    with pytest.raises(StudyError, match="got labels of Python objects") as caught:
+        stored(plain() | {"labels": trap})
+    assert "\n" not in str(caught.value)
+
+
+def npz_of(path, name, content):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(name, content)
+    return path
+
+
+def test_a_shape_that_the_file_does_not_hold(tmp_path):
+    header = io.BytesIO()
+    claimed = {"descr": "|u1", "fortran_order": False, "shape": (10**9, 10**5, 10**5)}
+    np.lib.format.write_array_header_1_0(header, claimed)
+    path = npz_of(tmp_path / "a.npz", "images.npy", header.getvalue() + bytes(100))
+    with pytest.raises(StudyError, match=r"as large as its header says.* got 100 bytes"):
+        NpzArrays(path)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"PK nonsense")
+    with pytest.raises(StudyError, match=r"Could not read .*a.npz as .npz: .*zip"):
+        NpzArrays(path)
+    with pytest.raises(StudyError, match="Could not read"):
+        NpzArrays(npz_of(path, "images.npy", b"nonsense"))
+    np.savez(path, **plain())
+    content = bytearray(path.read_bytes())
+    content[content.index(plain()["images"].tobytes()) + 50] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(StudyError, match="CRC"), NpzArrays(path) as file:
+        list(file.blocks("images", 4))
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("name", "study", "size", "expected"),
+    [
+        ("oct_96.npz", "oct", 96, "labels: NORMAL 690, CNV 687, DME 689, DRUSEN 682, groups"),
+        ("chest_160.npz", "chest", 160, "Normal 400, Lung Opacity 400, COVID 400, Viral Pn"),
+        ("polyp_192.npz", "kvasir", 192, "800 images of 192 × 192 × 3, masks, names"),
+    ],
+)
+def test_real_files(real_data, tmp_path, name, study, size, expected):
+    path = real_data(name)
+    store_npz(path, tmp_path, study, size)
+    images = open_stored(tmp_path)
+    assert expected in repr(images)
+    with np.load(path, allow_pickle=False) as file:
+        np.testing.assert_array_equal(images.images, file["images"])
+        if study == "kvasir":
+            np.testing.assert_array_equal(images.masks, file["masks"])
