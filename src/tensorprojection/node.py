@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from .dtypes import cast, in_transform, map_dtype, no_autocast
+from .errors import DivergedError
 from .polar import EpsMode, polar, polar_grad_values, polar_values
 from .project import back_project, gradient_values, map_values, project
+from .small import is_small
 
 
 class Settings(NamedTuple):
@@ -51,16 +53,14 @@ def project_by_weights(x: Tensor, Ws: Sequence[Tensor | None], settings: Setting
 class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, settings: Settings, x: Tensor, *Ws: Tensor | None) -> Tensor:
-        relative = settings.eps_mode == "relative"
-        Us: list[Tensor | None] = []
+        Us: list[Tensor | None] = [None] * len(Ws)
+        ctx.groups = _alike(Ws, settings.eps)
         spectra: list[Tensor] = []
-        for W, eps, name in zip(Ws, settings.eps, settings.names, strict=True):
-            if W is None:
-                Us.append(None)
-                continue
-            U, *spectrum = polar_values(W, eps, relative, x.dtype, name)
-            Us.append(U)
+        for modes in ctx.groups:
+            U, *spectrum = _values(modes, Ws, settings, x.dtype)
             spectra += spectrum
+            for k, U_k in zip(modes, U.unbind() if len(modes) > 1 else (U,), strict=True):
+                Us[k] = U_k
         ctx.settings, ctx.order = settings, len(Ws)
         ctx.save_for_backward(x, *Ws, *Us, *spectra)
         return map_values(x, Us, settings.transposed, x)
@@ -69,7 +69,7 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, *rest = ctx.saved_tensors
         order, settings = ctx.order, ctx.settings
-        Ws, Us, spectra = rest[:order], rest[order : 2 * order], iter(rest[2 * order :])
+        Ws, Us, spectra = rest[:order], rest[order : 2 * order], rest[2 * order :]
         _, want_x, *want_Ws = ctx.needs_input_grad
         if torch.is_grad_enabled() or not can_be_one_node(grad, Ws):
             return None, *_differentiable(ctx, x, grad, Ws)
@@ -77,15 +77,44 @@ class _Node(torch.autograd.Function):
             return None, map_values(grad, Us, not settings.transposed, x), *[None] * order
         grad_x, *grad_Us = gradient_values(x, grad, Us, settings.transposed, want_x)
         by_mode = iter(grad_Us)
-        grad_Ws: list[Tensor | None] = []
-        for W, eps, wanted in zip(Ws, settings.eps, want_Ws, strict=True):
-            if W is None:
-                grad_Ws.append(None)
-                continue
-            grad_U, G, V, s = next(by_mode), next(spectra), next(spectra), next(spectra)
-            relative = settings.eps_mode == "relative"
-            grad_Ws.append(polar_grad_values(W, grad_U, G, V, s, eps, relative) if wanted else None)
+        dUs = [None if W is None else next(by_mode) for W in Ws]
+        grad_Ws: list[Tensor | None] = [None] * order
+        relative = settings.eps_mode == "relative"
+        for i, modes in enumerate(ctx.groups):
+            W, dU, eps = _together(modes, Ws), _together(modes, dUs), settings.eps[modes[0]]
+            G, V, s = spectra[3 * i : 3 * i + 3]
+            dW = polar_grad_values(W, dU, G, V, s, eps, relative)
+            for k, dW_k in zip(modes, dW.unbind() if len(modes) > 1 else (dW,), strict=True):
+                grad_Ws[k] = dW_k if want_Ws[k] else None
         return None, grad_x if want_x else None, *grad_Ws
+
+
+def _alike(Ws: Sequence[Tensor | None], eps: Sequence[float]) -> list[list[int]]:
+    """The modes, small W's of one shape and one ε together: it is the calls that cost."""
+    groups: dict[Any, list[int]] = {}
+    for k, (W, e) in enumerate(zip(Ws, eps, strict=True)):
+        if W is not None:
+            groups.setdefault((W.shape, W.dtype, e) if is_small(W) else k, []).append(k)
+    return list(groups.values())
+
+
+def _together(modes: list[int], matrices: Sequence[Tensor | None]) -> Tensor:
+    found = [A for A in (matrices[k] for k in modes) if A is not None]
+    return torch.stack(found) if len(found) > 1 else found[0]
+
+
+def _values(
+    modes: list[int], Ws: Sequence[Tensor | None], settings: Settings, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """U, G, V and s of these modes' W's."""
+    relative, eps = settings.eps_mode == "relative", settings.eps[modes[0]]
+    names = settings.names
+    try:
+        return polar_values(_together(modes, Ws), eps, relative, dtype, names[modes[0]])
+    except DivergedError:
+        for k in modes:  # one by one, to tell which
+            polar_values(_together([k], Ws), eps, relative, dtype, names[k])
+        raise
 
 
 def _differentiable(ctx: Any, x: Tensor, grad: Tensor, Ws: Sequence[Tensor | None]) -> Any:
