@@ -6,15 +6,25 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
+from .errors import ProjectionError
+from .studies import cli_data
+from .studies.cli_report import report
+from .studies.cli_run import run
+from .studies.cli_summary import summary
+from .studies.errors import StudyError
 
 app = App(
     name="tpl",
-    help="The TensorProjection layer: its speed, and the paper's studies.",
+    help="The TensorProjection layer: the paper's studies, and its speed.",
     version=__version__,
 )
+app.command(run)
+app.command(report)
+app.command(summary)
+app.command(cli_data.app)
 
 
 @app.command
@@ -33,10 +43,8 @@ def bench(
 
 def main() -> None:
     """The entry point; a user's mistake gives one line, and exit code 2."""
-    from .errors import ProjectionError
-
     try:
-        app(exit_on_error=True)
-    except ProjectionError as error:
-        print(f"tpl: {error}", file=sys.stderr)
+        app(exit_on_error=False, print_error=False)
+    except (CycloptsError, ProjectionError, StudyError) as error:
+        print(f"tpl: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

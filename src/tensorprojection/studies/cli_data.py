@@ -17,6 +17,7 @@ app = App(name="data", help="The studies' images: download them, look them over.
 @app.command
 def get(
     study: Annotated[Study, Parameter(help="Which study's images.")],
+    /,
     *,
     out: Annotated[
         Path | None, Parameter(help="A folder for them. Default: kagglehub's cache.")
@@ -31,6 +32,7 @@ def get(
 @app.command
 def check(
     path: Annotated[Path, Parameter(help="A folder, a zip or tar file of one, or an .npz file.")],
+    /,
     *,
     study: Annotated[
         Study | None, Parameter(help="Whose images they are. Default: as the layout says.")

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 def summary(
     study: Annotated[Literal["oct", "chest", "kvasir"], Parameter(help="Whose networks.")],
+    /,
     *,
     json: Annotated[bool, Parameter(help="Print JSON.", negative=())] = False,
     size: Annotated[

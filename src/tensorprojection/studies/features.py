@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,18 @@ BLOCK = 16 * BATCH  # images that are lost at most, for each worker, when it is 
 Array = NDArray[np.float32]
 
 
-def features(
+def features(*args: Any, **settings: Any) -> Array:
+    """The features of all images, ``(N, channels, h, w)``, memory-mapped: see features_folder."""
+    return open_features(features_folder(*args, **settings))
+
+
+def open_features(folder: Path) -> Array:
+    """Features made before, in this folder; nothing is read yet."""
+    stored: Array = np.load(folder / "features.npy", mmap_mode="r", allow_pickle=False)
+    return stored
+
+
+def features_folder(
     images: ImageSet,
     folder: Path,
     name: str,
@@ -41,8 +53,8 @@ def features(
     cache: Path | None = None,
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
-) -> Array:
-    """The features of all images, ``(N, channels, h, w)``, memory-mapped.
+) -> Path:
+    """The cache's folder with the features of all images.
 
     They are computed where the cache does not have them. A computation that is stopped goes on
     where it was, the next time. The number of workers does not change the result.
@@ -69,9 +81,7 @@ def features(
         shutil.rmtree(work.folder)
 
     key = {"images": folder.name, "shape": images.images.shape, **identity(name, weights)}
-    made = cached("features", key, make, cache)
-    stored: Array = np.load(made / "features.npy", mmap_mode="r", allow_pickle=False)
-    return stored
+    return cached("features", key, make, cache)
 
 
 class _Work:

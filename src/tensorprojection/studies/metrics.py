@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from .losses import dice_loss_of_sums, dice_sums
 
@@ -34,6 +33,9 @@ class Classification:
     NAMES: ClassVar = ("loss", "accuracy", "f1")
 
     def __init__(self, classes: int) -> None:
+        # Imported late: it takes a second, and the names above are all that some want.
+        from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
         self._classes = classes
         self._images = 0
         self._loss = 0.0

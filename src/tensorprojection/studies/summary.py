@@ -17,6 +17,7 @@ from rich import box, table, text
 from rich.console import Group
 from torch import Tensor, nn
 
+from .models.backbones import BACKBONES
 from .models.chest_head import HEADS as CHEST_HEADS
 from .models.chest_head import chest_head
 from .models.oct_cnn import HEADS as OCT_HEADS
@@ -24,23 +25,6 @@ from .models.oct_cnn import oct_cnn
 from .models.unet import FORMS, Join, unet
 
 Study = Literal["oct", "chest", "kvasir"]
-
-
-@dataclass(frozen=True)
-class Backbone:
-    """A frozen network before the chest study's head: its name, and the channels it gives.
-
-    Its output's side is 1/32 of the image's.
-    """
-
-    title: str
-    channels: int
-
-
-BACKBONES = {
-    "densenet121": Backbone("DenseNet121", 1024),
-    "efficientnet-lite0": Backbone("EfficientNet-Lite0", 1280),
-}
 
 
 @dataclass(frozen=True)

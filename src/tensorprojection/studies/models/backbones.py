@@ -28,13 +28,15 @@ class Backbone:
     """A network's features: how many channels, what it expects, how it is made.
 
     Args:
-        channels: of the features.
+        title: as the literature writes it.
+        channels: of the features. Their side is 1/32 of the image's.
         mean: what is taken from pixels in 0 … 1, by channel.
         std: what the rest is divided by.
         find: gives the file of its weights, where the user names none.
         make: gives the network with the weights of a file.
     """
 
+    title: str
     channels: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -146,6 +148,7 @@ def _find_efficientnet_lite0() -> Path:
 
 BACKBONES: dict[str, Backbone] = {
     "densenet121": Backbone(
+        title="DenseNet121",
         channels=1024,
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
@@ -153,6 +156,7 @@ BACKBONES: dict[str, Backbone] = {
         make=_densenet121,
     ),
     "efficientnet-lite0": Backbone(
+        title="EfficientNet-Lite0",
         channels=1280,
         # The Lite models were trained on (grey level − 127) / 128.
         mean=(127 / 255, 127 / 255, 127 / 255),

@@ -33,17 +33,21 @@ from .start import keras_start
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the channels are reduced: the layer's name in the head, and how it is made."""
+    """How the channels are reduced: what it is, its name in the head, and how it is made."""
 
+    title: str
     name: str
     make: Callable[[int, int, int], nn.Module]  # from channels, side and reduced channels
 
 
 HEADS: dict[str, Reduction] = {
     "base": Reduction(
-        "conv", lambda channels, side, reduced: keras_start(nn.Conv2d(channels, reduced, 1))
+        "1×1 convolution",
+        "conv",
+        lambda channels, side, reduced: keras_start(nn.Conv2d(channels, reduced, 1)),
     ),
     "tpl": Reduction(
+        "TensorProjection",
         "projection",
         lambda channels, side, reduced: TensorProjection(
             (channels, side, side), (reduced, side, side)

@@ -40,24 +40,25 @@ FILTERS = 32
 
 @dataclass(frozen=True)
 class Head:
-    """The fourth reduction: its name in the network, the channels it leaves, how it is made."""
+    """The fourth reduction: what it is, its name in the network, its channels, how it is made."""
 
+    title: str
     name: str
     channels: int
     make: Callable[[int], nn.Module]  # from the side of the square that comes in
 
 
-def _projection(channels: int) -> Head:
+def _projection(title: str, channels: int) -> Head:
     def make(side: int) -> nn.Module:
         return TensorProjection((FILTERS, side, side), (channels, side // 2, side // 2))
 
-    return Head("projection4", channels, make)
+    return Head(title, "projection4", channels, make)
 
 
 HEADS: dict[str, Head] = {
-    "base": Head("pool4", FILTERS, lambda side: nn.MaxPool2d(2)),
-    "tpl1": _projection(FILTERS),
-    "tpl2": _projection(20),
+    "base": Head("MaxPooling", "pool4", FILTERS, lambda side: nn.MaxPool2d(2)),
+    "tpl1": _projection("TensorProjection 1", FILTERS),
+    "tpl2": _projection("TensorProjection 2", 20),
 }
 
 

@@ -48,15 +48,16 @@ IMAGE_CHANNELS = 3
 
 @dataclass(frozen=True)
 class Form:
-    """The fourth reduction: by what factor, and how it and its way back are made."""
+    """The fourth reduction: what it is, by what factor, how it and its way back are made."""
 
+    title: str
     factor: int
     down: Callable[[int, int], nn.Module]  # from channels and the larger side
     up: Callable[[int, int], nn.Module]  # from the same two
     projects: bool = True
 
 
-def _projection(factor: int) -> Form:
+def _projection(title: str, factor: int) -> Form:
     def down(channels: int, side: int) -> nn.Module:
         small = side // factor
         return TensorProjection((channels, side, side), (channels, small, small))
@@ -65,18 +66,19 @@ def _projection(factor: int) -> Form:
         small = side // factor
         return TransposeTensorProjection((channels, small, small), (channels, side, side))
 
-    return Form(factor, down, up)
+    return Form(title, factor, down, up)
 
 
 FORMS: dict[str, Form] = {
     "base": Form(
+        title="baseline U-Net",
         factor=2,
         down=lambda channels, side: nn.MaxPool2d(2),
         up=lambda channels, side: _enlarge(channels, channels),
         projects=False,
     ),
-    "tpl": _projection(2),
-    "tpl-aggressive": _projection(4),
+    "tpl": _projection("TensorProjection", 2),
+    "tpl-aggressive": _projection("TensorProjection, aggressive", 4),
 }
 
 

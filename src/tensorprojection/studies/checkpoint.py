@@ -1,0 +1,60 @@
+"""What a trial needs to go on after its process was killed."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .files import write_whole
+
+Row = dict[str, float | int]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after an epoch: network, optimizer, random numbers, and the epochs' results."""
+
+    network: dict[str, Any]
+    optimizer: dict[str, Any]
+    rng: dict[str, Any]
+    rows: list[Row]
+
+
+def take(network: nn.Module, optimizer: torch.optim.Optimizer, rows: list[Row]) -> Checkpoint:
+    """The state as it is now."""
+    rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        rng["cuda"] = torch.cuda.get_rng_state_all()
+    return Checkpoint(network.state_dict(), optimizer.state_dict(), rng, rows)
+
+
+def restore(
+    checkpoint: Checkpoint, network: nn.Module, optimizer: torch.optim.Optimizer
+) -> list[Row]:
+    """Puts network, optimizer and random numbers back; returns the rows so far."""
+    network.load_state_dict(checkpoint.network)
+    optimizer.load_state_dict(checkpoint.optimizer)
+    torch.set_rng_state(checkpoint.rng["cpu"])
+    if "cuda" in checkpoint.rng and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(checkpoint.rng["cuda"])
+    return list(checkpoint.rows)
+
+
+def save(checkpoint: Checkpoint, path: Path) -> None:
+    """Write it whole: tensors and plain values only, as ``torch.load`` reads them anywhere."""
+    # By way of memory: torch's own writer to a file turns a full disk into an error without a name.
+    buffer = io.BytesIO()
+    torch.save(vars(checkpoint), buffer)
+    write_whole(path, buffer.getvalue())
+
+
+def load(path: Path) -> Checkpoint | None:
+    """The checkpoint of that file, None where there is none."""
+    if not path.exists():
+        return None
+    return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))

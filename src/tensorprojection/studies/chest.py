@@ -1,0 +1,148 @@
+"""Chest X-rays in four classes, by a head on a frozen network's features (section 3.2).
+
+The frozen network runs once per image, ever: what trains and validates are its features, of the
+originals and of their augmented copies, which lie in the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .config import RunConfig
+from .data.augment import CHEST as CHANGES
+from .data.copies import CHEST_COPIES, Copies, make_copies, open_copies, rows_for
+from .data.images import ImageSet
+from .data.sources import open_images
+from .data.splits import split
+from .data.stack import Stack
+from .data.stored import open_stored
+from .errors import StudyError
+from .features import features_folder, open_features
+from .metrics import Classification
+from .models.backbones import BACKBONES
+from .models.chest_head import HEADS, chest_head
+from .seeds import split_seed
+from .study import Prepared, Progress, Rows, Study
+
+CLASSES = 4
+
+PAPER = {
+    "size": 160,
+    "batch": 64,
+    "epochs": 20,  # the paper does not say
+    "trials": 30,
+    "learning_rate": 1e-4,
+    "models": ("base", "tpl"),
+    "backbone": "densenet121",
+    "dropout": 0.5,
+}
+PRESETS = {
+    "paper": PAPER,
+    "small": PAPER | {"images": 400, "trials": 5, "backbone": "efficientnet-lite0"},
+    "smoke": PAPER
+    | {
+        "images": 32,
+        "size": 64,
+        "batch": 16,
+        "epochs": 2,
+        "trials": 2,
+        "backbone": "efficientnet-lite0",
+    },
+}
+
+
+@dataclass(frozen=True)
+class ChestData:
+    """Features of the originals, then of the copies, and their classes."""
+
+    config: RunConfig
+    images: ImageSet
+    copies: Copies
+    features: Stack
+    labels: Stack
+
+    def sides(self, trial: int) -> tuple[Rows, Rows]:
+        """Originals and their copies train; only originals validate."""
+        seed = split_seed(self.config.seed, trial)
+        training, validation = split(self.images, self.config.split, seed)
+        copies = len(self.images) + rows_for(self.copies, training)
+        return np.concatenate([training, copies]), validation
+
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        features, labels = self.features.take(rows), self.labels.take(rows)
+        return torch.from_numpy(features), torch.from_numpy(labels)
+
+
+def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
+    if config.size % 32:
+        raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
+    opened = open_images(
+        "chest",
+        config.data,
+        size=config.size,
+        count=config.images,
+        seed=config.seed,
+        skip_unreadable=config.skip_unreadable,
+    )
+    if set(opened.images.class_names) != set(CHEST_COPIES):
+        raise StudyError(
+            f"Expected the classes {', '.join(CHEST_COPIES)}, got "
+            f"{', '.join(opened.images.class_names)}."
+        )
+    copies = make_copies(
+        opened.folder,
+        opened.images,
+        CHEST_COPIES,
+        CHANGES,
+        config.seed,
+        progress=partial(progress, "copies"),
+    )
+    folders = {"images": opened.folder, "copies": copies.folder}
+    assert config.backbone is not None
+    for what, images in (("images", opened.images), ("copies", copies.images)):
+        folders[f"features of {what}"] = features_folder(
+            images,
+            folders[what],
+            config.backbone,
+            None if config.weights is None else Path(config.weights),
+            workers=jobs,
+            progress=partial(progress, f"features of {what}"),
+        )
+    return Prepared(folders, opened.source, opened.unreadable)
+
+
+def open_data(config: RunConfig, prepared: Prepared) -> ChestData:
+    folders = prepared.folders
+    images, copies = open_stored(folders["images"]), open_copies(folders["copies"])
+    assert images.labels is not None
+    assert copies.images.labels is not None
+    features = [open_features(folders[f"features of {what}"]) for what in ("images", "copies")]
+    labels = [images.labels, copies.images.labels]
+    return ChestData(config, images, copies, Stack(features), Stack(labels))
+
+
+def network(config: RunConfig, model: str) -> nn.Module:
+    assert config.backbone is not None
+    assert config.dropout is not None
+    channels, side = BACKBONES[config.backbone].channels, config.size // 32
+    return chest_head(model, channels, side, CLASSES, dropout=config.dropout)
+
+
+CHEST = Study(
+    name="chest",
+    title="Chest X-ray",
+    presets=PRESETS,
+    models={name: head.title for name, head in HEADS.items()},
+    prepare=prepare,
+    open=open_data,
+    network=network,
+    loss=nn.functional.cross_entropy,
+    metrics=partial(Classification, CLASSES),
+    channels_last=False,
+)

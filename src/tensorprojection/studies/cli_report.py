@@ -1,0 +1,34 @@
+"""``tpl report``: the figures and the table of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def report(
+    folder: Annotated[Path, Parameter(help="The folder of a run, finished or not.")],
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="Where figures and table go. Default: the run's folder.")
+    ] = None,
+) -> None:
+    """Figures of every metric by epoch, and a table of the last and the best epoch."""
+    from rich.console import Console
+
+    from .curves import read
+    from .report import write
+    from .table import render
+
+    curves = read(folder)
+    console = Console(highlight=False)
+    console.print(render(curves))
+    where = folder if out is None else out
+    write(curves, where)
+    console.print(f"Figures: {where / 'figures'}", soft_wrap=True, markup=False)
+    console.print(
+        f"Table: {where / 'table.md'}, {where / 'table.csv'}", soft_wrap=True, markup=False
+    )

@@ -1,0 +1,141 @@
+"""What a run is: every number that its results depend on, checked and written down."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import StudyError
+
+StudyName = Literal["oct", "chest", "kvasir"]
+Preset = Literal["smoke", "small", "paper"]
+Split = Literal["image", "patient", "as-shipped"]
+Compression = Literal["normal", "aggressive"]
+
+
+class RunConfig(BaseModel):
+    """The resolved configuration of a run, as ``config.toml`` holds it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    study: StudyName
+    data: str = "phantoms"
+    images: int | None = Field(None, ge=8)
+    size: int = Field(ge=16)
+    skip_unreadable: bool = False
+    split: Split = "image"
+    models: tuple[str, ...] = Field(min_length=1)
+    trials: int = Field(ge=1)
+    epochs: int = Field(ge=1)
+    batch: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    seed: int = Field(0, ge=0)
+    threads: int = Field(1, ge=1)
+    device: str = "cpu"
+    # chest
+    backbone: str | None = None
+    weights: str | None = None
+    dropout: float | None = Field(None, ge=0, lt=1)
+    # kvasir
+    channels: int | None = Field(None, ge=1)
+    copies: int | None = Field(None, ge=1)
+    leaky: bool | None = None
+
+    @model_validator(mode="after")
+    def _own_settings_only(self) -> Self:
+        own = OWN_SETTINGS[self.study]
+        for settings in OWN_SETTINGS.values():
+            for name in settings:
+                given = getattr(self, name) is not None
+                if name not in own and given:
+                    raise ValueError(f"{name} is not a setting of the {self.study} study")
+        repeated = {name for name in self.models if self.models.count(name) > 1}
+        if repeated:
+            raise ValueError(f"models are named twice: {', '.join(sorted(repeated))}")
+        return self
+
+    def as_toml(self) -> bytes:
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True)).encode()
+
+
+# Settings that only one study has; None everywhere else.
+OWN_SETTINGS: dict[str, tuple[str, ...]] = {
+    "oct": (),
+    "chest": ("backbone", "weights", "dropout"),
+    "kvasir": ("channels", "copies", "leaky"),
+}
+
+
+def resolve(
+    study: str,
+    presets: Mapping[str, Mapping[str, Any]],
+    known_models: tuple[str, ...],
+    preset: Preset,
+    file: Path | None,
+    flags: Mapping[str, Any],
+) -> RunConfig:
+    """The configuration from a preset, then a file, then flags, each overriding the one before.
+
+    Args:
+        study: its name.
+        presets: the study's settings by preset.
+        known_models: the study's models.
+        preset: where to start; a ``preset`` in the file comes before this one.
+        file: TOML with any of the settings.
+        flags: those given; None stands for one that is not.
+    """
+    given = {} if file is None else read_toml(file)
+    if given.pop("study", study) != study:
+        raise StudyError(f"Expected a configuration of the {study} study in {file}.")
+    chosen = given.pop("preset", preset)
+    if chosen not in presets:
+        raise StudyError(f"Expected a preset of {', '.join(presets)}, got {chosen!r}.")
+    merged = {**presets[chosen], **given}
+    merged |= {name: value for name, value in flags.items() if value is not None}
+    try:
+        config = RunConfig(study=study, **merged)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise StudyError(_first_problem(error)) from None
+    unknown = [name for name in config.models if name not in known_models]
+    if unknown:
+        raise StudyError(f"Expected models of {', '.join(known_models)}, got {', '.join(unknown)}.")
+    _check_device(config.device)
+    return config
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The settings of a TOML file."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"Could not read {file}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StudyError(f"Expected TOML in {file}: {error}.") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """One line for the first of pydantic's complaints."""
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    what = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        return f"{where} is not a setting of a run."
+    if problem["type"] == "missing":
+        return f"{where} is missing."
+    if not where:
+        return f"{what[0].upper()}{what[1:]}."
+    return f"{where}: {what[0].lower()}{what[1:]}, got {problem['input']!r}."
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise StudyError(f"The device {device!r} cannot be used: {first}") from None

@@ -1,0 +1,86 @@
+"""Retinal OCT images in four classes, by a small CNN (the paper's section 3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from .config import RunConfig
+from .data.images import ImageSet
+from .data.sources import open_images
+from .data.splits import split
+from .data.stored import open_stored
+from .metrics import Classification
+from .models.oct_cnn import HEADS, oct_cnn
+from .seeds import split_seed
+from .study import Prepared, Progress, Rows, Study
+
+CLASSES = 4
+
+PAPER = {
+    "size": 96,
+    "batch": 300,
+    "epochs": 20,
+    "trials": 30,
+    "learning_rate": 1e-3,
+    "models": ("base", "tpl1", "tpl2"),
+}
+PRESETS = {
+    "paper": PAPER,
+    # Batches of 300 would leave two steps an epoch of so few images.
+    "small": PAPER | {"images": 1000, "batch": 32, "epochs": 8, "trials": 3},
+    "smoke": PAPER | {"images": 64, "size": 32, "batch": 16, "epochs": 2, "trials": 2},
+}
+
+
+@dataclass(frozen=True)
+class OctData:
+    """Gray images as three equal channels in [0, 1], and their classes."""
+
+    config: RunConfig
+    images: ImageSet
+
+    def sides(self, trial: int) -> tuple[Rows, Rows]:
+        return split(self.images, self.config.split, split_seed(self.config.seed, trial))
+
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        assert self.images.labels is not None
+        gray = torch.from_numpy(self.images.images[rows]).float().div_(255)
+        x = gray[:, None].expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+        return x, torch.from_numpy(self.images.labels[rows])
+
+
+def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
+    opened = open_images(
+        "oct",
+        config.data,
+        size=config.size,
+        count=config.images,
+        seed=config.seed,
+        skip_unreadable=config.skip_unreadable,
+    )
+    return Prepared({"images": opened.folder}, opened.source, opened.unreadable)
+
+
+def open_data(config: RunConfig, prepared: Prepared) -> OctData:
+    return OctData(config, open_stored(prepared.folders["images"]))
+
+
+def network(config: RunConfig, model: str) -> nn.Module:
+    return oct_cnn(model, CLASSES, size=config.size)
+
+
+OCT = Study(
+    name="oct",
+    title="Retinal OCT",
+    presets=PRESETS,
+    models={name: head.title for name, head in HEADS.items()},
+    prepare=prepare,
+    open=open_data,
+    network=network,
+    loss=nn.functional.cross_entropy,
+    metrics=partial(Classification, CLASSES),
+)

@@ -1,0 +1,150 @@
+"""What a user sees of a run: bars in a terminal, a line a model elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from .checkpoint import Row
+from .config import RunConfig
+from .study import Prepared
+from .training import Epoch, Step, Unit
+from .workers import Done, Event, Failed, Restarted
+
+WINDOW = 10.0  # seconds over which the throughput is measured
+
+
+class Watch:
+    """Shows preparation and training as they go on; used as a context."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.live = console.is_terminal
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[info]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self.live,
+            transient=True,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.throughput = _Throughput()
+        self.last: dict[Unit, Row] = {}
+        self.epochs = 0
+        self.units = self.done = 0
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bars.stop()
+
+    def preparing(self, what: str, done: int, of: int) -> None:
+        """So much of what all trials share has been made."""
+        task = self._task(what, of, f"making {what}")
+        self.bars.update(task, completed=done, info=f"{done:,}/{of:,}")
+        if done == of:
+            self._end(what)
+            self._line(f"Made {what}: {of:,}, which are kept for the next time.")
+
+    def begin(
+        self, config: RunConfig, prepared: Prepared, units: int, begun: Mapping[Unit, int]
+    ) -> None:
+        """Training starts: so many units in all, those not finished with their epochs so far."""
+        self._line(f"Images: {prepared.source}")
+        if prepared.unreadable:
+            self._line(f"Left out as unreadable: {len(prepared.unreadable)} files, see record.json")
+        self.epochs, self.units, self.done = config.epochs, units, units - len(begun)
+        started = sum(begun.values())
+        if self.done or started:
+            self._line(f"Going on: {self.done} of {units} done, {started} epochs of the others.")
+        all_of_it = self._task("all", units, self._count())
+        self.bars.update(all_of_it, completed=self.done + started / config.epochs)
+
+    def show(self, event: Event) -> None:
+        """Something has happened in training."""
+        if isinstance(event, Step):
+            self.throughput.add(event.images)
+            self.bars.advance(self.tasks["all"], event.share)
+            self.bars.update(self.tasks["all"], info=f"{self.throughput.rate():.0f} images/s")
+            task = self._unit(event.unit)
+            info = f"epoch {event.epoch}/{self.epochs}{self._metrics(event.unit)}"
+            self.bars.advance(task, event.share * self.epochs)
+            self.bars.update(task, info=info)
+        elif isinstance(event, Epoch):
+            self.last[event.unit] = event.row
+            self.bars.update(self._unit(event.unit), completed=event.row["epoch"])
+        elif isinstance(event, Done):
+            self.done += 1
+            self._end(str(event.unit))
+            self.bars.update(self.tasks["all"], description=self._count())
+            self._line(f"{event.unit}, {self.epochs} epochs{self._metrics(event.unit)}")
+        elif isinstance(event, Restarted):
+            self._end(str(event.unit))
+            self._line(f"{event.unit}: its process ended with {event.how}; another goes on.")
+        elif isinstance(event, Failed):
+            self._end(str(event.unit))
+            self._line(f"{event.unit} failed: {event.why}")
+
+    def _metrics(self, unit: Unit) -> str:
+        row = self.last.get(unit, {})
+        shown = [name for name in row if name not in ("epoch", "train_loss", "seconds")]
+        return "".join(f", {name} {row[name]:.3f}" for name in shown)
+
+    def _count(self) -> str:
+        return f"{self.done} of {self.units} done"
+
+    def _unit(self, unit: Unit) -> TaskID:
+        return self._task(str(unit), self.epochs, str(unit))
+
+    def _task(self, key: str, total: float, description: str) -> TaskID:
+        if key not in self.tasks:
+            self.tasks[key] = self.bars.add_task(description, total=total, info="")
+        return self.tasks[key]
+
+    def _end(self, key: str) -> None:
+        if key in self.tasks:
+            self.bars.remove_task(self.tasks.pop(key))
+
+    def _line(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+class _Throughput:
+    """Images a second, over the last seconds."""
+
+    def __init__(self) -> None:
+        self.seen: deque[tuple[float, int]] = deque()
+
+    def add(self, images: int) -> None:
+        now = time.monotonic()
+        self.seen.append((now, images))
+        while self.seen[0][0] < now - WINDOW:
+            self.seen.popleft()
+
+    def rate(self) -> float:
+        first, last = self.seen[0][0], self.seen[-1][0]
+        later = sum(images for _, images in self.seen) - self.seen[0][1]
+        return later / (last - first) if last > first else 0.0

@@ -1,0 +1,28 @@
+"""The random numbers of a trial: each use has its own, derived from the run's seed.
+
+So no use shifts another's: the order of batches is the same for every model of a trial, and the
+fifth epoch's order can be had without the four before it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+# What a number is for; part of the seed of each generator. Never renumber: results would change.
+_SPLIT, _START, _ORDER = 1, 2, 3
+
+
+def split_seed(seed: int, trial: int) -> list[int]:
+    """Of which images train and which validate."""
+    return [seed, trial, _SPLIT]
+
+
+def start_seed(seed: int, trial: int) -> int:
+    """Of the networks' first weights and, after these, of dropout."""
+    return int(np.random.SeedSequence([seed, trial, _START]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def batch_order(seed: int, trial: int, epoch: int, count: int) -> NDArray[np.int64]:
+    """The numbers 0 … count-1 in the order in which that epoch goes through them."""
+    return np.random.default_rng([seed, trial, _ORDER, epoch]).permutation(count)

@@ -1,0 +1,73 @@
+"""What a study is: its images, networks and protocol, in the same words for all three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .config import RunConfig
+
+Rows = NDArray[np.int64]
+Progress = Callable[[str, int, int], None]  # what is being made, how much of it, out of how much
+
+
+class Data(Protocol):
+    """A study's samples, by row: images or features, originals and copies alike."""
+
+    def sides(self, trial: int) -> tuple[Rows, Rows]:
+        """The rows that train and the rows that validate in that trial."""
+
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """What goes into the network for these rows, and what should come out."""
+
+
+class Metrics(Protocol):
+    """What is measured after each epoch; see metrics.py."""
+
+    def update(self, output: Tensor, target: Tensor, /) -> None: ...
+
+    def compute(self) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What had to be made before the first trial, and where it lies; small enough to be sent."""
+
+    folders: dict[str, Path]
+    source: str
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study of the paper's section 3.
+
+    Args:
+        name: as in ``tpl run NAME``.
+        title: as in headings.
+        presets: settings by preset; "paper" has the paper's numbers.
+        models: the networks' names, and what they are.
+        prepare: makes what all trials share, with so many processes: images, copies, features.
+        open: the samples, in a process that trains.
+        network: a network by its name, started from torch's random numbers.
+        loss: what is minimised.
+        metrics: what is measured.
+        channels_last: whether the network is quicker with the channels innermost in memory.
+    """
+
+    name: str
+    title: str
+    presets: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, str]
+    prepare: Callable[[RunConfig, int, Progress], Prepared]
+    open: Callable[[RunConfig, Prepared], Data]
+    network: Callable[[RunConfig, str], nn.Module]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    metrics: Callable[[], Metrics]
+    channels_last: bool = field(default=True)

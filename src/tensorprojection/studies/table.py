@@ -1,0 +1,268 @@
+"""The table of a run: each model at the last and at the best epoch, and beside the base model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from .curves import BASE, METRIC_TITLES, Curves, Floats, higher_is_better, quartiles
+
+RESAMPLES = 10_000
+# The range of n values holds the median they were drawn around in 1 − 2^(1−n) of all cases: of
+# fewer values than these, no interval within it reaches 95 %.
+FEWEST_FOR_95 = 6
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model by one metric. Medians come with their 25 % and 75 % quantiles.
+
+    The difference is model minus base, paired by trial: its median and a 95 % interval of that.
+    NaN stands for what there is none of.
+    """
+
+    metric: str
+    model: str
+    title: str
+    trials: int
+    last_epoch: int
+    last_median: float
+    last_25: float
+    last_75: float
+    best_epoch: int | None  # None where no value is finite
+    best_median: float
+    best_25: float
+    best_75: float
+    pairs: int
+    difference: float
+    difference_low: float
+    difference_high: float
+    better: int
+
+
+# The numbers
+
+
+def rows(curves: Curves) -> list[Row]:
+    """A row for each metric and model.
+
+    The last epoch is the last that every model has reached. All numbers are of the trials that
+    have reached it, so that an unfinished one does not count at some epochs only.
+    """
+    last = last_column(curves)
+    return [
+        _row(curves, metric, model, last) for metric in curves.metrics for model in curves.models
+    ]
+
+
+def last_column(curves: Curves) -> int:
+    """The column of the last epoch that every model has reached in some trial."""
+    reached = (np.flatnonzero(m.any(axis=0))[-1] for m in curves.measured.values())
+    return int(min(reached))
+
+
+def _row(curves: Curves, metric: str, model: str, last: int) -> Row:
+    there = curves.measured[model][:, last]
+    values = np.where(there[:, None], curves.values[metric, model], np.nan)[:, : last + 1]
+    by_epoch = quartiles(values)
+    best = _best(by_epoch[1], higher_is_better(metric))
+    differences = np.empty(0)
+    if model != BASE and BASE in curves.models:
+        differences = values[:, last] - curves.values[metric, BASE][:, last]
+        differences = differences[~np.isnan(differences)]
+    ahead = differences > 0 if higher_is_better(metric) else differences < 0
+    low, high = bootstrap(differences)
+    low_last, median_last, high_last = map(float, by_epoch[:, last])
+    low_best, median_best, high_best = map(float, by_epoch[:, best or 0])
+    return Row(
+        metric=metric,
+        model=model,
+        title=curves.model_title(model),
+        trials=int(there.sum()),
+        last_epoch=int(curves.epochs[last]),
+        last_median=median_last,
+        last_25=low_last,
+        last_75=high_last,
+        best_epoch=None if best is None else int(curves.epochs[best]),
+        best_median=median_best,
+        best_25=low_best,
+        best_75=high_best,
+        pairs=len(differences),
+        difference=float(np.median(differences)) if len(differences) else math.nan,
+        difference_low=low,
+        difference_high=high,
+        better=int(ahead.sum()),
+    )
+
+
+def _best(medians: Floats, higher: bool) -> int | None:
+    """The column of the best median, the first of equals; None where all are NaN."""
+    if np.isnan(medians).all():
+        return None
+    return int(np.nanargmax(medians) if higher else np.nanargmin(medians))
+
+
+def bootstrap(values: Floats, seed: int = 0) -> tuple[float, float]:
+    """A 95 % interval of the median by the percentile bootstrap; NaN of fewer than two values.
+
+    >>> bootstrap(np.array([1.0, 2.0]))
+    (1.0, 2.0)
+    """
+    if len(values) < 2:
+        return math.nan, math.nan
+    drawn = np.random.default_rng(seed).choice(values, (RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+# What is seen
+
+
+def render(curves: Curves) -> Group:
+    """A table a metric and notes, for a rich console of 80 columns."""
+    made = rows(curves)
+    parts: list[Table | Text] = []
+    for metric in curves.metrics:
+        own = [row for row in made if row.metric == metric]
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        for k, name in enumerate(_header(curves, own)):
+            # Where it gets narrow, names are folded and numbers are not.
+            table.add_column(Text(name), justify="right" if k else "left", no_wrap=k in (1, 2))
+        for row in own:
+            table.add_row(*(_stacked(cell) for cell in _cells(curves, row)))
+        parts += [Text(f"{curves.title}: {METRIC_TITLES[metric]}", "italic"), table, Text()]
+    return Group(*parts, *(Text(note) for note in notes(curves, made)))
+
+
+def _stacked(cell: str) -> Text:
+    """A cell with its interval below, which needs no brackets there and so takes less room."""
+    median, _, interval = cell.partition(" [")
+    interval = interval.removesuffix("]").replace(", ", " … ")
+    return Text(f"{median}\n{interval}" if interval else median, no_wrap=bool(interval))
+
+
+def as_markdown(curves: Curves) -> str:
+    """The same tables and notes in Markdown."""
+    made = rows(curves)
+    lines = [f"# {curves.title}", ""]
+    for metric in curves.metrics:
+        own = [row for row in made if row.metric == metric]
+        title = METRIC_TITLES[metric]
+        lines += [f"## {title[0].upper()}{title[1:]}", ""]
+        header = _header(curves, own)
+        lines += [_line(header), _line(["---"] + ["---:"] * (len(header) - 1))]
+        lines += [_line(_cells(curves, row)) for row in own]
+        lines.append("")
+    lines += [f"- {note}" for note in notes(curves, made)]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(curves: Curves) -> str:
+    """A line a metric and model, with all digits; empty where there is no number."""
+    frame = pl.DataFrame([asdict(row) for row in rows(curves)])
+    return frame.with_columns(pl.col(pl.Float64).fill_nan(None)).write_csv()
+
+
+def write(curves: Curves, folder: Path) -> list[Path]:
+    """Write ``table.md`` and ``table.csv``; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "table.md", folder / "table.csv"]
+    files[0].write_bytes(as_markdown(curves).encode())
+    files[1].write_bytes(as_csv(curves).encode())
+    return files
+
+
+def notes(curves: Curves, made: Sequence[Row]) -> list[str]:
+    """How to read the table, and what it leaves out."""
+    result = [
+        f"Medians and 25–75 % ranges over {_trials(curves, made)}. Best: the epoch, in "
+        "parentheses, whose median is best; chosen by these very values, so it flatters."
+    ]
+    if _compares(curves):
+        result.append(
+            f"Minus {curves.model_title(BASE)}: the median of the differences at the last epoch, "
+            "trial by trial, with a 95 % bootstrap interval; and the trials in which the model is "
+            "better."
+        )
+        if any(0 < row.pairs < FEWEST_FOR_95 for row in made):
+            result.append(
+                f"Of fewer than {FEWEST_FOR_95} trials, the interval holds less than 95 %."
+            )
+    for metric in curves.metrics:
+        if count := curves.not_finite(metric):
+            verb = "value is" if count == 1 else "values are"
+            result.append(f"{count} {verb} not finite and left out of the {METRIC_TITLES[metric]}.")
+    if absent := [model for model in curves.settings.models if model not in curves.models]:
+        result.append(f"Without results so far: {', '.join(map(curves.model_title, absent))}.")
+    return result
+
+
+def _trials(curves: Curves, made: Sequence[Row]) -> str:
+    """Which trials the numbers are of, and how many."""
+    counts = {row.title: row.trials for row in made}
+    planned = curves.settings.trials
+    if set(counts.values()) == {planned}:
+        return "1 trial" if planned == 1 else f"{planned} trials"
+    each = "; ".join(f"{title}: {count}" for title, count in counts.items())
+    return f"the trials that have reached epoch {made[0].last_epoch} ({each}; planned: {planned})"
+
+
+def _compares(curves: Curves) -> bool:
+    return BASE in curves.models and len(curves.models) > 1
+
+
+def _header(curves: Curves, own: Sequence[Row]) -> list[str]:
+    names = ["model", f"last epoch ({own[0].last_epoch})", "best epoch"]
+    if _compares(curves):
+        names += [f"minus {curves.model_title(BASE)}", "better"]
+    return names
+
+
+def _cells(curves: Curves, row: Row) -> list[str]:
+    best = _number(row.best_median)
+    if row.best_epoch is not None:
+        best += f" ({row.best_epoch})"
+    cells = [
+        row.title,
+        f"{_number(row.last_median)}{_range(row.last_25, row.last_75, row.trials)}",
+        f"{best}{_range(row.best_25, row.best_75, row.trials)}",
+    ]
+    if _compares(curves):
+        if row.pairs:
+            interval = f" [{_number(row.difference_low, '+')}, {_number(row.difference_high, '+')}]"
+            if row.pairs == 1:
+                interval = ""
+            cells.append(f"{_number(row.difference, '+')}{interval}")
+            cells.append(f"{row.better}/{row.pairs}")
+        else:
+            cells += ["", ""]
+    return cells
+
+
+def _range(low: float, high: float, trials: int) -> str:
+    """The quartiles; nothing of one trial, which has no spread."""
+    return f" [{_number(low)}–{_number(high)}]" if trials > 1 and not math.isnan(low) else ""
+
+
+def _number(value: float, sign: str = "") -> str:
+    """Four digits after the point, or six in all where it is large.
+
+    >>> _number(0.95314), _number(-0.0021, "+"), _number(123456.7)
+    ('0.9531', '-0.0021', '123457')
+    """
+    if math.isnan(value):
+        return "–"
+    return format(value, f"{sign}.4f" if abs(value) < 100 else f"{sign}.6g")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

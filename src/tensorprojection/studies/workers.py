@@ -1,0 +1,240 @@
+"""Processes that train: handed one unit after the other, replaced when they are killed.
+
+Each is started anew, not forked, which torch's threads would not survive. A process ends when its
+parent does, however that ends; until then it holds a lock on its unit, so that a second run waits
+for a straggler of the first and never writes beside it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from filelock import FileLock
+
+from tensorprojection.errors import ProjectionError
+
+from .config import RunConfig
+from .errors import StudyError
+from .results import UnitFiles
+from .study import Prepared
+from .training import Epoch, Step, Unit, train
+
+# A unit that kills its process this often without finishing an epoch is given up.
+ATTEMPTS = 3
+STRAGGLER_SECONDS = 60
+SAY_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Done:
+    """The unit has finished."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """The unit's process was killed; another goes on from its checkpoint."""
+
+    unit: Unit
+    how: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The unit cannot go on; with ``stop`` none of the others could either."""
+
+    unit: Unit
+    why: str
+    stop: bool = False
+
+
+Event = Step | Epoch | Done | Restarted | Failed
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all units of a run share."""
+
+    config: RunConfig
+    prepared: Prepared
+    run: Path
+
+
+# In the parent
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    link: Connection
+    unit: Unit
+
+
+def run_units(units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
+    """Train these units in so many processes, and pass on what they say."""
+    waiting = deque(units)
+    deaths: Counter[Unit] = Counter()
+    workers: list[_Worker] = []
+    try:
+        while waiting or workers:
+            while waiting and len(workers) < jobs:
+                workers.append(_start(task, waiting.popleft()))
+            ready = wait([worker.link for worker in workers])
+            for worker in [worker for worker in workers if worker.link in ready]:
+                event = _hear(worker)
+                if event is None:
+                    workers.remove(worker)
+                    yield _mourn(worker, deaths, waiting)
+                    continue
+                if isinstance(event, Epoch):
+                    deaths.pop(worker.unit, None)
+                yield event
+                if isinstance(event, Done | Failed) and not _hand(worker, waiting):
+                    workers.remove(worker)
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.join()
+
+
+def _hear(worker: _Worker) -> Event | None:
+    """What the worker says; None where it is gone."""
+    try:
+        event: Event = worker.link.recv()
+        return event
+    except (EOFError, OSError):
+        worker.process.join()
+        return None
+
+
+def _hand(worker: _Worker, waiting: deque[Unit]) -> bool:
+    """Give the worker the next unit; without one it goes home."""
+    if waiting:
+        worker.unit = waiting.popleft()
+        worker.link.send(worker.unit)
+        return True
+    worker.link.send(None)
+    worker.process.join()
+    return False
+
+
+def _mourn(worker: _Worker, deaths: Counter[Unit], waiting: deque[Unit]) -> Event:
+    unit, code = worker.unit, worker.process.exitcode
+    how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+    deaths[unit] += 1
+    if deaths[unit] < ATTEMPTS:
+        waiting.appendleft(unit)
+        return Restarted(unit, how)
+    return Failed(
+        unit,
+        f"its process ended {ATTEMPTS} times with {how}, perhaps for lack of memory. Run again "
+        "with fewer --jobs or a smaller --batch: what was computed is kept.",
+    )
+
+
+def _start(task: Task, unit: Unit) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs, task, unit), daemon=True)
+    with _settings_to_inherit():
+        process.start()
+    theirs.close()  # so that the link ends when the worker does
+    return _Worker(process, ours, unit)
+
+
+@contextmanager
+def _settings_to_inherit() -> Iterator[None]:
+    """What processes started in here take over: Ctrl-C is the parent's, and freed memory is kept.
+
+    By default glibc's malloc gives every large block back and gets it anew, page by page, at each
+    step: for networks of this size that takes nearly as long as the arithmetic.
+    """
+    settings = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+    added = [name for name in settings if name not in os.environ]
+    os.environ.update({name: settings[name] for name in added})
+    mine = threading.current_thread() is threading.main_thread()
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN) if mine else None
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, interrupt)
+        for name in added:
+            del os.environ[name]
+
+
+# In the worker
+
+
+def work(link: Connection, task: Task, unit: Unit | None) -> None:
+    """Train the unit, then every other that comes, until None does."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    from .registry import STUDIES
+
+    config = task.config
+    torch.set_num_threads(config.threads)
+    study = STUDIES[config.study]
+    data = study.open(config, task.prepared)
+    while unit is not None:
+        say = _Say(link)
+        files = UnitFiles.of(task.run, unit.trial, unit.model)
+        try:
+            files.lock.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
+                train(unit, study, config, data, task.run, say)
+            files.lock.unlink(missing_ok=True)
+        except (StudyError, ProjectionError) as error:
+            link.send(Failed(unit, str(error)))
+        except OSError as error:
+            where = error.filename or task.run
+            link.send(Failed(unit, f"could not write {where}: {error.strerror}.", stop=True))
+        except Exception:
+            link.send(Failed(unit, traceback.format_exc()))
+        else:
+            link.send(Done(unit))
+        unit = link.recv()
+
+
+class _Say:
+    """Sends events on; steps are gathered, as they can come by the hundred a second."""
+
+    def __init__(self, link: Connection) -> None:
+        self.link = link
+        self.steps: Step | None = None
+        self.last = time.monotonic()
+
+    def __call__(self, event: Step | Epoch) -> None:
+        now = time.monotonic()
+        if isinstance(event, Step):
+            if self.steps is not None:
+                event = event.after(self.steps)
+            if now - self.last < SAY_SECONDS:
+                self.steps = event
+                return
+        elif self.steps is not None:
+            self.link.send(self.steps)
+        self.link.send(event)
+        self.steps, self.last = None, now
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent is killed has nobody to work for."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,26 @@
+"""Small runs for tests, and their results in a form that compares to the bit."""
+
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+
+from tensorprojection.studies.config import RunConfig, resolve
+from tensorprojection.studies.progress import Watch
+from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.run import Outcome, run
+
+
+def smoke(study: str, **flags) -> RunConfig:
+    known = STUDIES[study]
+    return resolve(study, known.presets, tuple(known.models), "smoke", None, flags)
+
+
+def carry_out(config: RunConfig, folder: Path, jobs: int = 2) -> Outcome:
+    with Watch(Console(quiet=True)) as watch:
+        return run(config, folder, jobs, watch)
+
+
+def results(folder: Path) -> pl.DataFrame:
+    """All but the seconds, which no two runs share."""
+    return pl.read_parquet(folder / "results.parquet").drop("seconds")

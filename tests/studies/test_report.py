@@ -1,0 +1,480 @@
+import csv
+import re
+import statistics
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+import tomli_w
+from cyclopts import App
+from rich.console import Console
+
+from tensorprojection.studies import cli_report, table
+from tensorprojection.studies.curves import read
+from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.figures import caption, figure, styles
+from tensorprojection.studies.report import report
+from tensorprojection.studies.table import as_markdown, bootstrap, render, rows
+
+METRICS = {
+    "oct": ["train_loss", "loss", "accuracy", "f1"],
+    "chest": ["train_loss", "loss", "accuracy", "f1"],
+    "kvasir": ["train_loss", "loss", "dice", "iou"],
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """``run(study, models, trials, epochs)`` writes a run; ``change`` alters its results first."""
+
+    def write(
+        study="oct", models=("base", "tpl1", "tpl2"), trials=7, epochs=5, change=None, **settings
+    ):
+        rng = np.random.default_rng(1)
+        results = pl.DataFrame(
+            [
+                {"study": study, "model": model, "trial": trial, "epoch": epoch}
+                | {name: float(rng.uniform(0.1, 0.9)) for name in METRICS[study]}
+                | {"seconds": 1.0}
+                for trial in range(trials)
+                for model in models
+                for epoch in range(1, epochs + 1)
+            ]
+        )
+        folder = tmp_path / "run"
+        folder.mkdir(exist_ok=True)
+        config = {"study": study, "models": list(models), "trials": trials, "epochs": epochs}
+        (folder / "config.toml").write_text(tomli_w.dumps(config | settings), encoding="utf-8")
+        if change is not None:
+            results = change(results)
+        results.write_parquet(folder / "results.parquet")
+        return folder
+
+    return write
+
+
+def value(folder, metric, model, epoch):
+    """The metric by trial, straight from the file."""
+    frame = pl.read_parquet(folder / "results.parquet")
+    frame = frame.filter((pl.col("model") == model) & (pl.col("epoch") == epoch))
+    return dict(zip(frame["trial"], frame[metric], strict=True))
+
+
+def without(model, trial, after=0):
+    """Leaves out what the model did in that trial after some epoch."""
+    gone = (pl.col("model") == model) & (pl.col("trial") == trial) & (pl.col("epoch") > after)
+    return lambda results: results.filter(~gone)
+
+
+def printed(curves, width=80):
+    console = Console(width=width, highlight=False)
+    with console.capture() as capture:
+        console.print(render(curves))
+    return capture.get()
+
+
+# The files
+
+
+def test_every_metric_has_its_figures_and_the_table_is_beside_them(run):
+    folder = run("kvasir", ("base", "tpl"))
+    names = ["train_loss", "loss", "dice", "iou", "overview"]
+    expected = [folder / "figures" / f"{n}.{end}" for n in names for end in ("png", "svg")]
+    expected += [folder / "table.md", folder / "table.csv"]
+    assert report(folder) == expected
+    assert all(path.stat().st_size > 100 for path in expected)
+    assert (folder / "figures/loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_out_is_where_files_go_and_pyplot_is_left_alone(run, tmp_path):
+    before = "matplotlib.pyplot" in sys.modules
+    folder, out = run(), tmp_path / "some" / "where"
+    assert all(path.is_relative_to(out) and path.is_file() for path in report(folder, out))
+    assert {path.name for path in folder.iterdir()} == {"config.toml", "results.parquet"}
+    assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def test_files_have_the_same_bytes_every_time(run, tmp_path):
+    folder = run()
+    first = [path.read_bytes() for path in report(folder, tmp_path / "1")]
+    second = [path.read_bytes() for path in report(folder, tmp_path / "2")]
+    assert first == second
+
+
+def test_svg_keeps_its_text(run):
+    folder = run(size=96, data="phantoms")
+    report(folder)
+    svg = (folder / "figures/f1.svg").read_text(encoding="utf-8")
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    for expected in (
+        "MaxPooling",
+        "TensorProjection 1",
+        "TensorProjection 2",
+        "epoch",
+        "validation F1 score, weighted",
+        "OCT, 96 × 96, phantoms: validation F1 score, weighted",
+        "median and 25–75 % band of 7 trials",
+    ):
+        assert expected in texts
+    assert "<dc:date>" not in svg
+
+
+# The figures
+
+
+@pytest.mark.parametrize("metric", METRICS["oct"])
+def test_lines_are_medians_and_bands_are_quartiles(run, metric):
+    folder = run()
+    panel = figure(read(folder), [metric]).axes[0]
+    assert len(panel.lines) == len(panel.collections) == 3
+    pairs = zip(("base", "tpl1", "tpl2"), panel.lines, panel.collections, strict=True)
+    for model, line, band in pairs:
+        columns = [list(value(folder, metric, model, e).values()) for e in range(1, 6)]
+        quarters = [statistics.quantiles(c, n=4, method="inclusive") for c in columns]
+        assert line.get_xdata().tolist() == [1, 2, 3, 4, 5]
+        np.testing.assert_allclose(line.get_ydata(), [q[1] for q in quarters])
+        corners = band.get_paths()[0].vertices
+        for epoch, (low, _, high) in enumerate(quarters, start=1):
+            drawn = corners[corners[:, 0] == epoch, 1]
+            np.testing.assert_allclose([drawn.min(), drawn.max()], [low, high])
+
+
+def test_overview_has_all_metrics_and_one_legend(run):
+    drawn = figure(read(run("kvasir", ("base", "tpl"))), METRICS["kvasir"])
+    assert [panel.get_title() for panel in drawn.axes] == [
+        "training loss",
+        "validation loss",
+        "validation Dice score",
+        "validation IoU",
+    ]
+    (legend,) = drawn.legends
+    assert [text.get_text() for text in legend.texts] == ["baseline U-Net", "TensorProjection"]
+
+
+def test_one_trial_has_no_band_and_says_so(run):
+    curves = read(run(trials=1))
+    drawn = figure(curves, ["loss"])
+    assert len(drawn.axes[0].lines) == 3
+    assert not drawn.axes[0].collections
+    assert drawn.get_suptitle() == "OCT: validation loss\none trial, so no band"
+
+
+@pytest.mark.parametrize(
+    ("study", "title"),
+    [("oct", "MaxPooling"), ("chest", "1×1 convolution"), ("kvasir", "baseline U-Net")],
+)
+def test_titles_of_models(run, study, title):
+    models = ("base", "tpl-aggressive", "hope", "tcl", "mpca", "tpl3-mine")
+    drawn = figure(read(run(study, models)), ["loss"])
+    assert [text.get_text() for text in drawn.legends[0].texts] == [
+        title,
+        "TensorProjection, aggressive",
+        "HOPE",
+        "contraction",
+        "MPCA, frozen",
+        "tpl3-mine",
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 9, 12])
+def test_legend_and_titles_are_inside_the_figure(run, count):
+    names = ("base", "tpl1", "tpl2", "tpl-aggressive", "hope", "tcl", "mpca", "a", "b", "c")
+    models = (*names, "d", "e")[:count]
+    curves = read(run(models=models, change=without("base", 2, after=1), size=96, data="phantoms"))
+    for metrics in (["f1"], curves.metrics):
+        drawn = figure(curves, metrics)
+        drawn.draw_without_rendering()
+        page = drawn.bbox
+        for artist in (drawn.legends[0], *drawn.texts):
+            box = artist.get_window_extent()
+            assert box.x0 >= page.x0
+            assert box.x1 <= page.x1
+            assert box.y0 >= page.y0
+            assert box.y1 <= page.y1
+        for panel in drawn.axes:
+            assert not panel.get_tightbbox().overlaps(drawn.legends[0].get_window_extent())
+
+
+def test_styles_differ_and_stay_with_the_model():
+    many = styles([*"abcdefghijklmnop"])
+    assert len(set(many.values())) == 16
+    assert styles(["base", "tpl2"])["tpl2"] == styles(["base", "tpl1", "tpl2"])["tpl2"]
+    assert styles(["mine", "tpl1", "base"])["base"] == styles(["base"])["base"]
+    assert len(set(styles(["base", "tpl", "tpl1", "tpl2", "tpl-aggressive"]).values())) == 5
+
+
+def test_unfinished_trials_are_told(run):
+    folder = run(change=without("tpl1", 6, after=2))
+    assert caption(read(folder), ["loss"]) == (
+        "median and 25–75 % band of 6 to 7 trials (7 planned)"
+    )
+    folder = run(change=without("tpl1", 6))
+    labels = [text.get_text() for text in figure(read(folder), ["loss"]).legends[0].texts]
+    assert labels == [
+        "MaxPooling (7 trials)",
+        "TensorProjection 1 (6 trials)",
+        "TensorProjection 2 (7 trials)",
+    ]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
+def test_what_is_not_finite_is_left_out_and_counted(run, bad):
+    here = (pl.col("model") == "tpl1") & (pl.col("epoch") == 3) & (pl.col("trial") < 2)
+    folder = run(
+        change=lambda r: r.with_columns(loss=pl.when(here).then(bad).otherwise(pl.col("loss")))
+    )
+    curves = read(folder)
+    line = figure(curves, ["loss"]).axes[0].lines[1]
+    rest = [v for trial, v in value(folder, "loss", "tpl1", 3).items() if trial >= 2]
+    assert line.get_ydata()[2] == pytest.approx(statistics.median(rest))
+    assert caption(curves, ["loss"]).endswith("\n2 values not finite, left out")
+    assert "\n" not in caption(curves, ["accuracy"])
+    assert "2 values are not finite and left out of the validation loss." in as_markdown(curves)
+
+
+def test_a_metric_without_a_number_is_still_reported(run):
+    folder = run(change=lambda r: r.with_columns(f1=pl.lit(None)))
+    assert len(report(folder)) == 12
+    row = next(r for r in rows(read(folder)) if (r.metric, r.model) == ("f1", "tpl1"))
+    assert np.isnan(row.last_median)
+    assert row.best_epoch is None
+    assert row.pairs == row.better == 0
+
+
+# The table
+
+
+@pytest.mark.parametrize("study", METRICS)
+def test_numbers_of_the_table(run, study):
+    folder = run(study, ("base", "tpl"), trials=9)
+    made = {(row.metric, row.model): row for row in rows(read(folder))}
+    assert len(made) == 8
+    for (metric, model), row in made.items():
+        columns = {e: list(value(folder, metric, model, e).values()) for e in range(1, 6)}
+        better = max if metric in ("accuracy", "f1", "dice", "iou") else min
+        best = better(columns, key=lambda e: statistics.median(columns[e]))
+        assert (row.trials, row.last_epoch, row.best_epoch) == (9, 5, best)
+        last = statistics.quantiles(columns[5], n=4, method="inclusive")
+        assert (row.last_25, row.last_median, row.last_75) == pytest.approx(last)
+        at_best = statistics.quantiles(columns[best], n=4, method="inclusive")
+        assert (row.best_25, row.best_median, row.best_75) == pytest.approx(at_best)
+        if model == "base":
+            assert row.pairs == 0
+            continue
+        base = value(folder, metric, "base", 5)
+        other = value(folder, metric, model, 5)
+        assert row.pairs == 9
+        assert row.difference == pytest.approx(statistics.median(other[t] - base[t] for t in base))
+        assert row.difference_low <= row.difference <= row.difference_high
+        assert row.better == sum(better(other[t], base[t]) == other[t] for t in base)
+
+
+def test_pairs_are_of_one_trial_whatever_the_order_of_rows(run):
+    def shift(results):
+        own = pl.col("model") == "tpl1"
+        base = results.filter(pl.col("model") == "base")
+        tpl1 = base.with_columns(model=pl.lit("tpl1"), loss=pl.col("loss") - 0.01)
+        assert results.filter(own).height == tpl1.height
+        return pl.concat([base, tpl1]).sample(fraction=1, shuffle=True, seed=3)
+
+    made = rows(read(run(models=("base", "tpl1"), change=shift)))
+    row = next(r for r in made if (r.metric, r.model) == ("loss", "tpl1"))
+    drawn = (row.difference, row.difference_low, row.difference_high)
+    assert drawn == pytest.approx((-0.01, -0.01, -0.01))
+    assert (row.better, row.pairs) == (7, 7)
+
+
+def test_equal_is_not_better(run):
+    made = rows(read(run(change=lambda r: r.with_columns(loss=pl.lit(0.5)))))
+    assert {(row.better, row.pairs) for row in made if row.metric == "loss"} == {(0, 0), (0, 7)}
+    assert {row.best_epoch for row in made if row.metric == "loss"} == {1}
+
+
+def test_only_trials_that_reached_the_last_epoch_count(run):
+    folder = run(models=("base", "tpl1"), change=without("tpl1", 6, after=3))
+    made = {(row.metric, row.model): row for row in rows(read(folder))}
+    row = made["loss", "tpl1"]
+    assert (row.last_epoch, row.trials, row.pairs) == (5, 6, 6)
+    epoch = row.best_epoch
+    six = [v for trial, v in value(folder, "loss", "tpl1", epoch).items() if trial < 6]
+    assert row.best_median == pytest.approx(statistics.median(six))
+    assert made["loss", "base"].trials == 7
+    assert "(MaxPooling: 7; TensorProjection 1: 6; planned: 7)" in as_markdown(read(folder))
+
+
+def test_the_last_epoch_is_one_that_all_models_have_reached(run):
+    late = (pl.col("model") == "tpl2") & (pl.col("epoch") > 2)
+    made = rows(read(run(change=lambda results: results.filter(~late))))
+    assert {row.last_epoch for row in made} == {2}
+    assert max(row.best_epoch for row in made) <= 2
+
+
+def test_models_without_results_are_named(run):
+    folder = run(change=lambda results: results.filter(pl.col("model") != "tpl2"))
+    curves = read(folder)
+    assert curves.models == ("base", "tpl1")
+    assert "Without results so far: TensorProjection 2." in as_markdown(curves)
+
+
+def test_without_base_there_is_no_comparison(run):
+    curves = read(run(models=("tpl1", "tpl2")))
+    assert {row.pairs for row in rows(curves)} == {0}
+    assert "minus" not in as_markdown(curves).lower()
+
+
+def test_bootstrap_covers_the_median_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(200):
+        low, high = bootstrap(rng.normal(size=30))
+        inside += low <= 0 <= high
+    assert 0.89 <= inside / 200 <= 0.99
+
+
+def test_bootstrap_is_reproducible_and_needs_two_values():
+    values = np.random.default_rng(0).normal(size=12)
+    assert bootstrap(values) == bootstrap(values)
+    assert np.isnan(bootstrap(values[:1])).all()
+    assert np.isnan(bootstrap(values[:0])).all()
+
+
+@pytest.mark.parametrize(("trials", "told"), [(2, True), (5, True), (6, False)])
+def test_few_trials_are_told(run, trials, told):
+    text = as_markdown(read(run(trials=trials)))
+    assert ("Of fewer than 6 trials, the interval holds less than 95 %." in text) == told
+
+
+def test_csv_holds_all_digits(run):
+    folder = run()
+    table.write(read(folder), folder)
+    with open(folder / "table.csv", encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    made = rows(read(folder))
+    assert len(lines) == len(made) == 12
+    for line, row in zip(lines, made, strict=True):
+        assert (line["metric"], line["model"], line["title"]) == (row.metric, row.model, row.title)
+        assert float(line["last_median"]) == row.last_median
+        assert float(line["best_75"]) == row.best_75
+        assert line["difference"] == ("" if row.model == "base" else str(row.difference))
+
+
+def test_markdown_rows(run):
+    folder = run("chest", ("base", "tpl"))
+    row = next(r for r in rows(read(folder)) if (r.metric, r.model) == ("accuracy", "tpl"))
+    lines = as_markdown(read(folder)).splitlines()
+    start = lines.index("## Validation accuracy")
+    assert lines[start + 2 : start + 4] == [
+        "| model | last epoch (5) | best epoch | minus 1×1 convolution | better |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    assert lines[start + 5] == (
+        f"| TensorProjection | {row.last_median:.4f} [{row.last_25:.4f}–{row.last_75:.4f}] "
+        f"| {row.best_median:.4f} ({row.best_epoch}) [{row.best_25:.4f}–{row.best_75:.4f}] "
+        f"| {row.difference:+.4f} [{row.difference_low:+.4f}, {row.difference_high:+.4f}] "
+        f"| {row.better}/7 |"
+    )
+
+
+@pytest.mark.parametrize("study", METRICS)
+def test_the_terminals_table_fits_80_columns_with_all_numbers_whole(run, study):
+    curves = read(run(study, ("base", "tpl-aggressive"), trials=30, epochs=25))
+    text = printed(curves)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    for row in rows(curves):
+        assert f"{row.last_25:.4f}–{row.last_75:.4f}" in text
+        assert f"{row.best_median:.4f} ({row.best_epoch})" in text
+        if row.model != "base":
+            assert f"{row.difference_low:+.4f} … {row.difference_high:+.4f}" in text
+
+
+# The command
+
+
+def test_the_command_prints_the_table_and_where_the_figures_are(run, tmp_path, capsys):
+    app = App(result_action="return_value")
+    app.command(cli_report.report, name="report")
+    out = tmp_path / "out"
+    app(["report", str(run()), "--out", str(out)])
+    text = capsys.readouterr().out
+    assert "OCT: validation loss" in text
+    assert "TensorProjection 2" in text
+    assert f"Figures: {out / 'figures'}" in text
+    assert (out / "figures" / "overview.svg").is_file()
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(StudyError, match="Expected the folder of a run"):
+        report(tmp_path / "nowhere")
+
+
+def test_a_folder_without_results(tmp_path):
+    with pytest.raises(StudyError, match=r"Expected results\.parquet in the folder of a run"):
+        report(tmp_path)
+
+
+def test_without_config(run):
+    folder = run()
+    (folder / "config.toml").unlink()
+    with pytest.raises(StudyError, match=r"config\.toml"):
+        report(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [
+        ("study = 'oct'\nmodels = ['base']", "trials: Field required"),
+        ("study = 'tea'\nmodels = ['base']\ntrials = 1", "study: Input should be 'oct'"),
+        ("study = ", "Expected TOML"),
+    ],
+)
+def test_config_of_something_else(run, config, rule):
+    folder = run()
+    (folder / "config.toml").write_text(config, encoding="utf-8")
+    with pytest.raises(StudyError, match=rule):
+        report(folder)
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "text"])
+def test_damaged_results_give_one_line(run, damage):
+    folder = run()
+    path = folder / "results.parquet"
+    whole = path.read_bytes()
+    path.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "text": b"x" * 99}[damage])
+    with pytest.raises(StudyError, match="Expected a whole Parquet file") as raised:
+        report(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_polars_panics_give_one_line(run, monkeypatch):
+    def panic(path):
+        raise pl.exceptions.PanicException("assertion failed\n  left: 0\n right: 60")
+
+    monkeypatch.setattr(pl, "read_parquet", panic)
+    with pytest.raises(StudyError, match=r"whole Parquet file, got .*: assertion failed"):
+        report(run())
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda r: r.drop("f1", "trial"), "Expected the columns trial, f1 in"),
+        (lambda r: r.head(0), "Expected at least one epoch"),
+        (lambda r: pl.concat([r, r.tail(1)]), "got several for tpl2, trial 6, epoch 5"),
+        (lambda r: r.with_columns(loss=pl.lit("low")), "Expected numbers in the column loss"),
+        (lambda r: r.with_columns(epoch=pl.lit(1.5)), "Expected whole numbers in the column epoch"),
+        (lambda r: r.with_columns(trial=pl.lit(None)), "whole numbers in the column trial"),
+        (lambda r: r.with_columns(model=pl.lit(3)), "Expected names in the column model"),
+        (lambda r: r.with_columns(study=pl.lit("chest")), "Expected results of the oct study"),
+    ],
+)
+def test_results_that_no_run_writes(run, change, rule):
+    with pytest.raises(StudyError, match=rule) as raised:
+        report(run(change=change))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_place_that_cannot_be_written(run, tmp_path):
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    with pytest.raises(StudyError, match="Could not write"):
+        report(run(), tmp_path / "file")
