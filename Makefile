@@ -30,7 +30,7 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 setup: $(VENV)/.test ## create .venv and install everything, for working on the project
 
 demo: $(VENV)/.demo ## train the paper's OCT network on phantoms: MaxPooling beside TensorProjection
-	$(BIN)/python -m tensorprojection.studies.demo
+	$(BIN)/tpl run oct --trials 1 --out runs/demo
 
 lint: $(VENV)/.test ## style and types
 	$(BIN)/ruff check

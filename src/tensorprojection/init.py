@@ -1,11 +1,38 @@
-"""Starts for W."""
+"""Starts for W.
+
+``"normal"`` and ``"orthogonal"`` are noise; ``"block"`` and ``"dct"`` are poolings that a layer can
+begin as and learn away from. A layer's ``init_scale`` multiplies whichever it is.
+
+Note [W's scale sets how fast U turns]
+    U does not depend on the scale of W, but its gradient does, by the inverse; and Adam, whose
+    steps have the learning rate's size whatever the gradient's, turns a small W through a large
+    angle. The largest angle in radians between the spans of U at the start and after 100 steps of
+    Adam at 1e-3, in a layer 32 -> 8 that learns to keep the energy of fixed data (at most π/2):
+
+    ============  ====  ====  ====  ====
+    init_scale     0.1   0.3     1     3
+    ============  ====  ====  ====  ====
+    orthogonal    1.48  1.32  0.75  0.26
+    block         1.47  1.32  0.69  0.27
+    dct           1.49  1.33  0.77  0.26
+    normal        1.50  1.48  1.38  1.14
+    ============  ====  ====  ====  ====
+
+    ``test_the_scale_sets_how_fast_U_turns`` in tests/test_starts.py measures them. The paper's
+    start has singular values near 0.05 √p, 0.28 here: an orthonormal start turns as fast with
+    ``init_scale=0.28``. With the default of 1 a pooling or a start from data is kept for longer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from .errors import ProjectionTypeError, ProjectionValueError
 
 # Keras's default for RandomNormal, which the paper's own layer uses.
 PAPER_STD = 0.05
@@ -28,4 +55,56 @@ def orthogonal_(W: Tensor) -> Tensor:
         return W.copy_(Q * R.diagonal().sign())
 
 
-INITS: dict[str, Callable[[Tensor], Tensor]] = {"normal": normal_, "orthogonal": orthogonal_}
+def block_(W: Tensor) -> Tensor:
+    """Normalised indicators of contiguous blocks: average pooling, up to a factor.
+
+    >>> block_(torch.empty(4, 2))
+    tensor([[0.7071, 0.0000],
+            [0.7071, 0.0000],
+            [0.0000, 0.7071],
+            [0.0000, 0.7071]])
+
+    The factor is the root of a block's size. Where q does not divide p, sizes differ by one.
+    """
+    p, q = W.shape
+    edges = [j * p // q for j in range(q + 1)]
+    U = torch.zeros(p, q, dtype=torch.float64)
+    for j, (first, end) in enumerate(pairwise(edges)):
+        U[first:end, j] = (end - first) ** -0.5
+    return _set(W, U)
+
+
+def dct_(W: Tensor) -> Tensor:
+    """The q lowest cosine frequencies (DCT-II, orthonormal): spectral pooling.
+
+    >>> dct_(torch.empty(3, 2))
+    tensor([[ 5.7735e-01,  7.0711e-01],
+            [ 5.7735e-01,  ...],
+            [ 5.7735e-01, -7.0711e-01]])
+    """
+    p, q = W.shape
+    place = torch.arange(p, dtype=torch.float64)[:, None] + 0.5
+    U = torch.cos(place * torch.arange(q, dtype=torch.float64) * (torch.pi / p)) * (2 / p) ** 0.5
+    U[:, 0] = p**-0.5
+    return _set(W, U)
+
+
+def check_scale(scale: Any) -> float:
+    if isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise ProjectionTypeError(f"Expected init_scale to be a number, got {scale!r}.")
+    if not 0 < scale < float("inf"):
+        raise ProjectionValueError(f"Expected a finite init_scale > 0, got {scale}.")
+    return float(scale)
+
+
+def _set(W: Tensor, U: Tensor) -> Tensor:
+    with torch.no_grad():
+        return W.copy_(U)
+
+
+INITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": normal_,
+    "orthogonal": orthogonal_,
+    "block": block_,
+    "dct": dct_,
+}

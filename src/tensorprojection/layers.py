@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .dtypes import map_dtype
 from .errors import ProjectionTypeError, ProjectionValueError
 from .frozen import FrozenProjection
-from .init import INITS
+from .init import INITS, check_scale
 from .kept import Kept, may_keep, renew
 from .node import Settings, can_be_one_node, project_by_weights
 from .polar import EpsMode, check_eps, polar
@@ -38,6 +38,7 @@ class _Projection(nn.Module):
         eps: float | Sequence[float | None] | None = None,
         eps_mode: EpsMode = "absolute",
         init: str | Sequence[str] = "normal",
+        init_scale: float | Sequence[float] = 1.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -45,13 +46,15 @@ class _Projection(nn.Module):
         self.in_shape = read_shape("in_shape", in_shape, none_allowed=False)
         out = read_shape("out_shape", out_shape, none_allowed=True)
         self.out_shape = complete(self.in_shape, out, transposed=self.transposed)
-        self._read_options(len(self.in_shape), eps, eps_mode, init)
+        self._read_options(len(self.in_shape), eps, eps_mode, init, init_scale)
         for k, shape in enumerate(self._W_shapes(), start=1):
             W = None if shape is None else nn.Parameter(_empty(shape, device, dtype))
             self.register_parameter(f"W{k}", W)
         self.reset_parameters()
 
-    def _read_options(self, order: int, eps: Any, eps_mode: EpsMode, init: Any) -> None:
+    def _read_options(
+        self, order: int, eps: Any, eps_mode: EpsMode, init: Any, init_scale: Any
+    ) -> None:
         self.eps_mode: EpsMode = eps_mode
         self.eps = tuple(check_eps(e, eps_mode) for e in per_mode("eps", eps, order))
         self.init: tuple[str, ...] = per_mode("init", init, order)
@@ -60,6 +63,7 @@ class _Projection(nn.Module):
                 raise ProjectionValueError(
                     f"Expected init to be one of {', '.join(map(repr, INITS))}, got {start!r}."
                 )
+        self.init_scale = tuple(map(check_scale, per_mode("init_scale", init_scale, order)))
         self._names = tuple(f"W{k}" for k in range(1, order + 1))
         self._kept: Kept | None = None
         self._real: dict[str, nn.Parameter | None] = {}
@@ -90,6 +94,9 @@ class _Projection(nn.Module):
         W = getattr(self, f"W{k}")
         if W is not None:
             INITS[self.init[k - 1]](W)
+            if self.init_scale[k - 1] != 1:
+                with torch.no_grad():
+                    W.mul_(self.init_scale[k - 1])
 
     def projections(self, dtype: torch.dtype | None = None) -> list[Tensor | None]:
         """The U's by mode (``larger × smaller``, orthonormal columns), None for a mode left alone.
@@ -190,6 +197,8 @@ class _Projection(nn.Module):
         if self.eps_mode != "absolute":
             parts.append(f"eps_mode={self.eps_mode!r}")
         parts.append(f"init={_same_for_all(self.init)!r}")
+        if any(scale != 1 for scale in self.init_scale):
+            parts.append(f"init_scale={_same_for_all(self.init_scale)}")
         count = sum(W.numel() for W in self.Ws if W is not None)
         parts.append(f"{count:,} parameters")
         return ", ".join(parts)
@@ -204,6 +213,7 @@ class _Projection(nn.Module):
             eps=self.eps,
             eps_mode=self.eps_mode,
             init=self.init,
+            init_scale=self.init_scale,
             device=None if W is None else W.device,
             dtype=None if W is None else W.dtype,
         )
@@ -238,7 +248,11 @@ class TensorProjection(_Projection):
             against a strong weight decay, and an absolute ε in the end eats U's singular values; a
             relative one shrinks along.
         init: the start of W, one name or one a mode: ``"normal"`` (standard deviation 0.05, the
-            paper's) or ``"orthogonal"``.
+            paper's); ``"orthogonal"``; ``"block"``, average pooling up to a factor; or ``"dct"``,
+            the lowest cosine frequencies, so spectral pooling.
+        init_scale: multiplies the start, one number or one a mode. U does not depend on it, but how
+            fast U turns does: from ``"orthogonal"``, 100 steps of Adam at 1e-3 turned it by 1.32,
+            0.75 and 0.26 radians for 0.3, 1 and 3. See the Note in ``init.py``.
         device, dtype: of the parameters.
 
     Attributes:

@@ -27,13 +27,19 @@ class _Lazy(LazyModuleMixin, _Projection):
         eps: float | Sequence[float | None] | None = None,
         eps_mode: EpsMode = "absolute",
         init: str | Sequence[str] = "normal",
+        init_scale: float | Sequence[float] = 1.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         target = read_shape("out_shape", out_shape, none_allowed=True)
         # As the eager layer with every mode left alone, then with parameters yet to come.
         super().__init__(
-            (1,) * len(target), (None,) * len(target), eps=eps, eps_mode=eps_mode, init=init
+            (1,) * len(target),
+            (None,) * len(target),
+            eps=eps,
+            eps_mode=eps_mode,
+            init=init,
+            init_scale=init_scale,
         )
         self._target = target
         uninitialized: Any = UninitializedParameter  # torch types it in part only

@@ -10,8 +10,8 @@ import sys
 import time
 
 import pytest
-from runs import carry_out, results, smoke
 
+from runs import carry_out, results, smoke
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.training import Unit, train

@@ -69,7 +69,7 @@ def test_starts_as_in_keras(head):
             limit = (6 / ((out + inputs) * torch.Size(window).numel())) ** 0.5
             assert 0.99 * limit < layer.weight.abs().max() <= limit
             assert not layer.bias.any()
-        elif isinstance(layer, TensorProjection):
+        elif isinstance(layer, TensorProjection) and set(layer.init) == {"normal"}:
             for W in layer.Ws:
                 assert W is None or 0.03 < W.std() < 0.07
 
@@ -92,7 +92,7 @@ def test_other_sizes_and_classes(head):
 
 
 def test_wrong_arguments():
-    with pytest.raises(ValueError, match="a head of 'base', 'tpl1', 'tpl2', got 'tpl3'"):
+    with pytest.raises(ValueError, match=r"a head of 'base', 'tpl1', 'tpl2', .*, got 'tpl3'"):
         oct_cnn("tpl3")
     for size in (0, 100):
         with pytest.raises(ValueError, match=f"halved four times, got {size}"):

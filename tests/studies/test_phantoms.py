@@ -3,9 +3,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from tensorprojection.studies import demo
+from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.phantoms import chest, oct, polyp  # noqa: A004
 from tensorprojection.studies.data.phantoms.textures import BLOCK
+from tensorprojection.studies.oct import OCT, OctData
+from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.training import Epoch, Unit, train
 
 KINDS = pytest.mark.parametrize("kind", [oct, chest, polyp], ids=["oct", "chest", "polyp"])
 
@@ -96,16 +99,24 @@ def test_polyp_masks_lie_on_the_outline_to_the_pixel():
     assert sharpness[0] > 1.3 * max(sharpness[-2], sharpness[2])
 
 
-def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model():
-    small_oct = oct.make(1200, seed=1, size=64)
-    epochs = []
-    options = demo.Options(epochs=8, images=len(small_oct))
-    demo.train("base", small_oct, options, epochs.append)
-    accuracy = [e.accuracy for e in epochs if isinstance(e, demo.Epoch)]
+def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model(tmp_path):
+    images = oct.make(1200, seed=1, size=64)
+    config = resolve(
+        "oct", OCT.presets, tuple(OCT.models), "small", None, {"size": 64, "batch": 16}
+    )
+    data, accuracy = OctData(config, images), []
+
+    def say(event):
+        if isinstance(event, Epoch):
+            accuracy.append(event.row["accuracy"])
+
+    UnitFiles.of(tmp_path, 0, "base").lock.parent.mkdir(parents=True)
+    train(Unit(0, "base"), OCT, config, data, tmp_path, say)
+    assert len(accuracy) == 8
     assert max(accuracy[:4]) < 0.97
     assert accuracy[-1] > 0.65
 
-    training, validation = demo.split(small_oct)
+    training, validation = map(images.select, data.sides(0))
     scale = StandardScaler().fit(training.images.reshape(len(training), -1))
     x, x_new = (scale.transform(s.images.reshape(len(s), -1)) for s in (training, validation))
     linear = [

@@ -12,12 +12,11 @@ import pytest
 from filelock import FileLock
 
 import tensorprojection.studies.run
+from runs import carry_out, results, smoke
 from tensorprojection.studies.config import RunConfig, read_toml
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.training import Epoch
 from tensorprojection.studies.workers import run_units
-
-from runs import carry_out, results, smoke
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -55,6 +55,7 @@ def save(checkpoint: Checkpoint, path: Path) -> None:
 
 def load(path: Path) -> Checkpoint | None:
     """The checkpoint of that file, None where there is none."""
-    if not path.exists():
+    try:
+        return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
+    except FileNotFoundError:  # not asked for beforehand: a unit that finishes removes it
         return None
-    return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))

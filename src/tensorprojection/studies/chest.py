@@ -127,7 +127,7 @@ def open_data(config: RunConfig, prepared: Prepared) -> ChestData:
     return ChestData(config, images, copies, Stack(features), Stack(labels))
 
 
-def network(config: RunConfig, model: str) -> nn.Module:
+def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     assert config.backbone is not None
     assert config.dropout is not None
     channels, side = BACKBONES[config.backbone].channels, config.size // 32

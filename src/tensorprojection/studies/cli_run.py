@@ -29,13 +29,13 @@ def run(
         ),
     ] = None,
     preset: Annotated[
-        Preset,
+        Preset | None,
         Parameter(
             group=WHAT,
-            help="Where settings start: the paper's numbers, a size for a laptop (minutes), or for "
-            "a test (seconds).",
+            help="Where settings start: the paper's numbers, a size for a laptop (minutes; the "
+            "default), or for a test (seconds).",
         ),
-    ] = "small",
+    ] = None,
     models: Annotated[
         str | None, Parameter(group=WHAT, help="Networks, with commas: tpl summary lists them.")
     ] = None,
@@ -120,7 +120,7 @@ def run(
     from rich.console import Console
 
     from .cli_report import report
-    from .config import resolve
+    from .config import preset_for, resolve
     from .errors import StudyError
     from .progress import Watch
     from .registry import STUDIES
@@ -160,7 +160,7 @@ def run(
     resolved = resolve(study, known.presets, tuple(known.models), preset, config, flags)
     if jobs is not None and jobs < 1:
         raise StudyError(f"Expected at least one job, got {jobs}.")
-    folder = out if out is not None else Path("runs") / f"{study}-{preset}"
+    folder = out if out is not None else Path("runs") / f"{study}-{preset_for(preset, config)}"
     processes = jobs or default_jobs(resolved.threads, resolved.device)
     console = Console()
     try:

@@ -34,7 +34,7 @@ class RunConfig(BaseModel):
     trials: int = Field(ge=1)
     epochs: int = Field(ge=1)
     batch: int = Field(ge=1)
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = Field(gt=0, allow_inf_nan=False)
     seed: int = Field(0, ge=0)
     threads: int = Field(1, ge=1)
     device: str = "cpu"
@@ -76,7 +76,7 @@ def resolve(
     study: str,
     presets: Mapping[str, Mapping[str, Any]],
     known_models: tuple[str, ...],
-    preset: Preset,
+    preset: Preset | None,
     file: Path | None,
     flags: Mapping[str, Any],
 ) -> RunConfig:
@@ -86,15 +86,16 @@ def resolve(
         study: its name.
         presets: the study's settings by preset.
         known_models: the study's models.
-        preset: where to start; a ``preset`` in the file comes before this one.
+        preset: where to start; see :func:`preset_for`.
         file: TOML with any of the settings.
         flags: those given; None stands for one that is not.
     """
     given = {} if file is None else read_toml(file)
     if given.pop("study", study) != study:
         raise StudyError(f"Expected a configuration of the {study} study in {file}.")
-    chosen = given.pop("preset", preset)
-    if chosen not in presets:
+    chosen = preset_for(preset, file)
+    given.pop("preset", None)
+    if chosen not in tuple(presets):  # of which a file's may not even be hashable
         raise StudyError(f"Expected a preset of {', '.join(presets)}, got {chosen!r}.")
     merged = {**presets[chosen], **given}
     merged |= {name: value for name, value in flags.items() if value is not None}
@@ -107,6 +108,13 @@ def resolve(
         raise StudyError(f"Expected models of {', '.join(known_models)}, got {', '.join(unknown)}.")
     _check_device(config.device)
     return config
+
+
+def preset_for(asked: Preset | None, file: Path | None) -> Any:
+    """The preset that is asked for, or else the file's, or else the small one; not checked."""
+    if asked is not None:
+        return asked
+    return "small" if file is None else read_toml(file).get("preset", "small")
 
 
 def read_toml(file: Path) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def _first_problem(error: ValidationError) -> str:
 
 def _check_device(device: str) -> None:
     try:
-        torch.empty(0, device=torch.device(device))
+        torch.zeros(1, device=torch.device(device)).item()  # "meta" has tensors, but no values
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
         raise StudyError(f"The device {device!r} cannot be used: {first}") from None

@@ -110,7 +110,7 @@ def open_data(config: RunConfig, prepared: Prepared) -> KvasirData:
     return KvasirData(config, originals, copies, images, masks)
 
 
-def network(config: RunConfig, model: str) -> nn.Module:
+def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     assert config.channels is not None
     leaky = bool(config.leaky) and FORMS[model].projects
     return unet(model, config.channels, config.size, leaky=leaky)

@@ -8,17 +8,22 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from tensorprojection import HOPE
+
 from .config import RunConfig
 from .data.images import ImageSet
 from .data.sources import open_images
 from .data.splits import split
 from .data.stored import open_stored
+from .errors import StudyError
 from .metrics import Classification
-from .models.oct_cnn import HEADS, oct_cnn
+from .models.oct_cnn import HEADS, freeze_mpca, oct_cnn
 from .seeds import split_seed
 from .study import Prepared, Progress, Rows, Study
 
 CLASSES = 4
+# D(U) starts near 35 for 32 columns of 128: so it weighs about as much as a quarter of the loss.
+HOPE_BETA = 0.01
 
 PAPER = {
     "size": 96,
@@ -30,8 +35,8 @@ PAPER = {
 }
 PRESETS = {
     "paper": PAPER,
-    # Batches of 300 would leave two steps an epoch of so few images.
-    "small": PAPER | {"images": 1000, "batch": 32, "epochs": 8, "trials": 3},
+    # Batches of 300 would leave three steps an epoch of so few images.
+    "small": PAPER | {"images": 1200, "batch": 16, "epochs": 8, "trials": 3},
     "smoke": PAPER | {"images": 64, "size": 32, "batch": 16, "epochs": 2, "trials": 2},
 }
 
@@ -54,6 +59,8 @@ class OctData:
 
 
 def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
+    if config.size % 16:
+        raise StudyError(f"Expected a size divisible by 16, got {config.size}.")
     opened = open_images(
         "oct",
         config.data,
@@ -69,8 +76,17 @@ def open_data(config: RunConfig, prepared: Prepared) -> OctData:
     return OctData(config, open_stored(prepared.folders["images"]))
 
 
-def network(config: RunConfig, model: str) -> nn.Module:
-    return oct_cnn(model, CLASSES, size=config.size)
+def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
+    made = oct_cnn(model, CLASSES, size=config.size)
+    if model == "mpca":
+        freeze_mpca(made, first)
+    return made
+
+
+def penalty(network: nn.Module) -> Tensor | None:
+    """β D(U) of the HOPE model, which has only this to make its columns orthogonal."""
+    layers = [layer for layer in network.modules() if isinstance(layer, HOPE)]
+    return HOPE_BETA * layers[0].penalty() if layers else None
 
 
 OCT = Study(
@@ -82,5 +98,6 @@ OCT = Study(
     open=open_data,
     network=network,
     loss=nn.functional.cross_entropy,
+    penalty=penalty,
     metrics=partial(Classification, CLASSES),
 )

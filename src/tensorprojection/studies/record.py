@@ -69,7 +69,7 @@ def _git_revision() -> str | None:
         head = _git(folder, "rev-parse", "HEAD")
         tracked = _git(folder, "ls-files", "--error-unmatch", "record.py")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return None
     assert tracked
     return head + ("+" if changed else "")

@@ -46,11 +46,14 @@ class UnitFiles:
 
     def rows(self) -> list[Row]:
         """The epochs so far, finished or not."""
-        if self.finished.exists():
-            rows: list[Row] = json.loads(self.finished.read_bytes())["epochs"]
-            return rows
-        kept = load(self.checkpoint)
-        return [] if kept is None else kept.rows
+        # In this order: whoever finishes meanwhile has written the one before removing the other.
+        kept = None if self.finished.exists() else load(self.checkpoint)
+        if kept is not None:
+            return kept.rows
+        if not self.finished.exists():
+            return []
+        rows: list[Row] = json.loads(self.finished.read_bytes())["epochs"]
+        return rows
 
 
 def gather(run: Path, study: str, units: Iterable[tuple[int, str]]) -> pl.DataFrame | None:

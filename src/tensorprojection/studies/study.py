@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,8 +55,10 @@ class Study:
         models: the networks' names, and what they are.
         prepare: makes what all trials share, with so many processes: images, copies, features.
         open: the samples, in a process that trains.
-        network: a network by its name, started from torch's random numbers.
+        network: a network by its name, started from torch's random numbers; where it starts from
+            data as well, from the first training images.
         loss: what is minimised.
+        penalty: what is added to it for the network's own sake, None for most.
         metrics: what is measured.
         channels_last: whether the network is quicker with the channels innermost in memory.
     """
@@ -67,7 +69,8 @@ class Study:
     models: Mapping[str, str]
     prepare: Callable[[RunConfig, int, Progress], Prepared]
     open: Callable[[RunConfig, Prepared], Data]
-    network: Callable[[RunConfig, str], nn.Module]
+    network: Callable[[RunConfig, str, Tensor], nn.Module]
     loss: Callable[[Tensor, Tensor], Tensor]
     metrics: Callable[[], Metrics]
-    channels_last: bool = field(default=True)
+    penalty: Callable[[nn.Module], Tensor | None] = lambda network: None
+    channels_last: bool = True

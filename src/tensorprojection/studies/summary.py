@@ -165,7 +165,9 @@ def _rows(
             rows[-1] = _with_activation(rows[-1], _ACTIVATIONS[type(layer)])
             return
         title = _NAMES.get(type(layer), type(layer).__name__)
-        parameters = sum(p.numel() for p in layer.parameters())
+        counts = [p.numel() for p in layer.parameters() if p.requires_grad]
+        frozen = not counts and any(True for _ in layer.parameters())
+        parameters = None if frozen else sum(counts)
         output = output[0].movedim(0, -1)
         rows.append(Row(title, name, tuple(output.shape), parameters, notes.get(name, "")))
 

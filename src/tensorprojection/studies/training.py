@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from tensorprojection import DivergedError
 
 from . import checkpoint
 from .checkpoint import Row
@@ -19,6 +22,9 @@ from .errors import StudyError
 from .results import UnitFiles
 from .seeds import batch_order, start_seed
 from .study import Data, Rows, Study
+
+# Training images that a network may look at to start from them.
+FIRST = 256
 
 
 @dataclass(frozen=True, order=True)
@@ -66,7 +72,9 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
     files = UnitFiles.of(run, unit.trial, unit.model)
     training, validation = data.sides(unit.trial)
     torch.manual_seed(start_seed(config.seed, unit.trial))
-    network = study.network(config, unit.model).to(config.device)
+    drawn = batch_order(config.seed, unit.trial, 0, len(training))  # rows may be sorted by class
+    first, _ = data.batch(training[drawn[:FIRST]])
+    network = study.network(config, unit.model, first).to(config.device)
     if study.channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
@@ -78,16 +86,18 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
         order = training[batch_order(config.seed, unit.trial, epoch, len(training))]
         loss = 0.0
         network.train()
-        for x, y in batches(data, order, config):
-            optimizer.zero_grad()
-            value = study.loss(network(x), y)
-            value.backward()
-            optimizer.step()
-            loss += value.item() * len(x)
-            say(Step(unit, epoch, len(x), len(x) / len(training) / config.epochs))
-        seconds = time.perf_counter() - started
-        row = {"epoch": epoch, "train_loss": loss / len(training)}
-        row |= validate(network, study, config, data, validation)
+        with _naming(unit):
+            for x, y in batches(data, order, config):
+                optimizer.zero_grad()
+                value = study.loss(network(x), y)
+                penalty = study.penalty(network)
+                (value if penalty is None else value + penalty).backward()
+                optimizer.step()
+                loss += value.item() * len(x)
+                say(Step(unit, epoch, len(x), len(x) / len(training) / config.epochs))
+            seconds = time.perf_counter() - started
+            row = {"epoch": epoch, "train_loss": loss / len(training)}
+            row |= validate(network, study, config, data, validation)
         _check_finite(unit, row)
         rows.append(row | {"seconds": seconds})
         checkpoint.save(checkpoint.take(network, optimizer, rows), files.checkpoint)
@@ -112,6 +122,15 @@ def batches(data: Data, rows: Rows, config: RunConfig) -> Iterator[tuple[Tensor,
     for chosen in np.split(rows, range(config.batch, len(rows), config.batch)):
         x, y = data.batch(chosen)
         yield x.to(config.device), y.to(config.device)
+
+
+@contextmanager
+def _naming(unit: Unit) -> Iterator[None]:
+    """A projection finds out by itself that training has diverged, but not whose it is."""
+    try:
+        yield
+    except DivergedError as error:
+        raise StudyError(f"{unit}: {error} A smaller learning_rate may help.") from error
 
 
 def _check_finite(unit: Unit, row: Row) -> None:

@@ -15,13 +15,13 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from tensorprojection.errors import ProjectionError
 
@@ -122,13 +122,14 @@ def _hear(worker: _Worker) -> Event | None:
 
 def _hand(worker: _Worker, waiting: deque[Unit]) -> bool:
     """Give the worker the next unit; without one it goes home."""
-    if waiting:
-        worker.unit = waiting.popleft()
-        worker.link.send(worker.unit)
-        return True
-    worker.link.send(None)
-    worker.process.join()
-    return False
+    unit = waiting.popleft() if waiting else None
+    with suppress(OSError):  # it may have been killed since; if so, it is heard no more
+        worker.link.send(unit)
+    if unit is None:
+        worker.process.join()
+        return False
+    worker.unit = unit
+    return True
 
 
 def _mourn(worker: _Worker, deaths: Counter[Unit], waiting: deque[Unit]) -> Event:
@@ -149,14 +150,14 @@ def _start(task: Task, unit: Unit) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, task, unit), daemon=True)
-    with _settings_to_inherit():
+    with settings_to_inherit():
         process.start()
     theirs.close()  # so that the link ends when the worker does
     return _Worker(process, ours, unit)
 
 
 @contextmanager
-def _settings_to_inherit() -> Iterator[None]:
+def settings_to_inherit() -> Iterator[None]:
     """What processes started in here take over: Ctrl-C is the parent's, and freed memory is kept.
 
     By default glibc's malloc gives every large block back and gets it anew, page by page, at each
@@ -200,6 +201,10 @@ def work(link: Connection, task: Task, unit: Unit | None) -> None:
             files.lock.unlink(missing_ok=True)
         except (StudyError, ProjectionError) as error:
             link.send(Failed(unit, str(error)))
+        except Timeout:
+            link.send(
+                Failed(unit, "another process still trains it. Run again when that has ended.")
+            )
         except OSError as error:
             where = error.filename or task.run
             link.send(Failed(unit, f"could not write {where}: {error.strerror}.", stop=True))

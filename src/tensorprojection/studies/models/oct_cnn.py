@@ -1,7 +1,8 @@
 """The paper's CNN for retinal OCT images, in its three forms (section 3.1.2).
 
 The paper's table, for images of 96 × 96 × 3 and four classes; here channels come first. The three
-forms differ in the fourth reduction only, which this module calls the head.
+forms differ in the fourth reduction only, which this module calls the head; there are more of them
+than the paper's.
 
 =================  ===============  ==========  ==========  ==========
 layer              output           base        tpl1        tpl2
@@ -29,10 +30,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from tensorprojection import TensorProjection
+from tensorprojection import HOPE, TensorProjection, init_from_data
 
+from .contraction import Contraction
 from .start import keras_start
 
 FILTERS = 32
@@ -48,17 +51,35 @@ class Head:
     make: Callable[[int], nn.Module]  # from the side of the square that comes in
 
 
-def _projection(title: str, channels: int) -> Head:
+def _projection(title: str, channels: int = FILTERS, init: str = "normal") -> Head:
     def make(side: int) -> nn.Module:
-        return TensorProjection((FILTERS, side, side), (channels, side // 2, side // 2))
+        half = side // 2
+        starts = ("normal", init, init)
+        return TensorProjection((FILTERS, side, side), (channels, half, half), init=starts)
 
     return Head(title, "projection4", channels, make)
 
 
+def _frozen(side: int) -> nn.Module:
+    return HEADS["tpl1"].make(side).requires_grad_(False)
+
+
+def _contraction(side: int) -> nn.Module:
+    return Contraction((FILTERS, side, side), (FILTERS, side // 2, side // 2))
+
+
+# The paper's three; two other starts of the first projection; and its rivals, of the same shape.
 HEADS: dict[str, Head] = {
     "base": Head("MaxPooling", "pool4", FILTERS, lambda side: nn.MaxPool2d(2)),
-    "tpl1": _projection("TensorProjection 1", FILTERS),
-    "tpl2": _projection("TensorProjection 2", 20),
+    "tpl1": _projection("TensorProjection 1"),
+    "tpl2": _projection("TensorProjection 2", channels=20),
+    "tpl1-block": _projection("TensorProjection 1, block start", init="block"),
+    "tpl1-dct": _projection("TensorProjection 1, DCT start", init="dct"),
+    "hope": Head(
+        "HOPE", "hope4", FILTERS, lambda side: HOPE((FILTERS, side, side), FILTERS, patch=2)
+    ),
+    "tcl": Head("contraction, unconstrained", "contraction4", FILTERS, _contraction),
+    "mpca": Head("MPCA, frozen", "projection4", FILTERS, _frozen),  # see freeze_mpca
 }
 
 
@@ -90,3 +111,19 @@ def oct_cnn(head: str, classes: int = 4, channels: int = 3, size: int = 96) -> n
     network.add_module("relu5", nn.ReLU())
     network.add_module("dense2", keras_start(nn.Linear(256, classes)))
     return network
+
+
+def freeze_mpca(network: nn.Sequential, images: Tensor) -> None:
+    """Put the images' multilinear PCA in the projection's place, as a constant.
+
+    It is that of the features which the network's convolutions give at their start.
+    """
+    layer = network.projection4
+    assert isinstance(layer, TensorProjection)
+    features = images
+    with torch.no_grad():
+        for name, module in network.named_children():
+            if name == "projection4":
+                break
+            features = module(features)
+    network.projection4 = init_from_data(layer, features, sweeps=1).freeze()

@@ -1,0 +1,53 @@
+"""Trials an hour: two jobs on two cores beside one single-threaded job.
+
+python benchmarks/jobs.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from tensorprojection.studies.config import RunConfig, resolve
+from tensorprojection.studies.oct import OCT
+from tensorprojection.studies.study import Prepared
+from tensorprojection.studies.training import Epoch, Unit
+from tensorprojection.studies.workers import Task, run_units
+
+
+def rate(config: RunConfig, prepared: Prepared, jobs: int) -> float:
+    """Epochs a second, from the first that every process has finished to the last but ``jobs``."""
+    with tempfile.TemporaryDirectory() as folder:
+        task = Task(config, prepared, Path(folder))
+        units = [Unit(trial, "base") for trial in range(jobs)]
+        ends = [
+            time.perf_counter()
+            for event in run_units(units, jobs, task)
+            if isinstance(event, Epoch)
+        ]
+    # The first epochs pay for imports, and near the end a process may be alone.
+    steady = ends[jobs : len(ends) - jobs]
+    return (len(steady) - 1) / (steady[-1] - steady[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
+    options = parser.parse_args()
+    flags = {"images": 400, "epochs": options.epochs, "batch": 64}
+    config = resolve("oct", OCT.presets, tuple(OCT.models), "paper", None, flags)
+    prepared = OCT.prepare(config, 1, lambda *_: None)
+    ratios = []
+    for _ in range(options.rounds):
+        one, two = (rate(config, prepared, jobs) for jobs in (1, 2))
+        ratios.append(two / one)
+        print(f"one job {one:.3f}, two jobs {two:.3f} epochs/s: {ratios[-1]:.2f}")
+    print(f"two jobs / one: {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
+
+
+if __name__ == "__main__":
+    main()

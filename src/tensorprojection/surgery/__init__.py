@@ -1,0 +1,15 @@
+"""Changes to whole models: projections put in place of other layers, and folded away again."""
+
+from .fold import Folded, FoldReport, fold
+from .replace import Change, Replaced, ReplaceReport, Skipped, replace
+
+__all__ = [
+    "Change",
+    "FoldReport",
+    "Folded",
+    "ReplaceReport",
+    "Replaced",
+    "Skipped",
+    "fold",
+    "replace",
+]

@@ -1,0 +1,162 @@
+"""A model as a graph of torch's own operations, and the questions that folding asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_map
+
+from ..errors import ProjectionValueError
+
+_aten = torch.ops.aten
+CONVS = (
+    _aten.conv1d.default,
+    _aten.conv1d.padding,
+    _aten.conv2d.default,
+    _aten.conv2d.padding,
+    _aten.conv3d.default,
+    _aten.conv3d.padding,
+)
+LINEAR = _aten.linear.default
+_FLATTENINGS = (_aten.flatten.using_ints, _aten.view.default, _aten.reshape.default)
+_DROPOUTS = (_aten.dropout.default, _aten.feature_dropout.default)
+
+
+def graph_of(model: nn.Module, args: tuple[Any, ...]) -> GraphModule:
+    """The model in eval mode as a graph, for batches of any size."""
+    tensors = [a for a in args if isinstance(a, Tensor) and a.ndim]
+    if all(t.shape[0] == 1 for t in tensors):
+        # The exporter takes a size of 1 for a constant.
+        args = tuple(torch.cat([a, a]) if isinstance(a, Tensor) and a.ndim else a for a in args)
+    any_batch = tree_map(
+        lambda a: {0: torch.export.Dim.AUTO} if isinstance(a, Tensor) and a.ndim else None, args
+    )
+    try:
+        program = torch.export.export(model, args, dynamic_shapes=any_batch)
+    except Exception as error:
+        raise ProjectionValueError(
+            "Expected a model that torch.export can follow on example_input, got "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    module: Any = program.module()
+    for node in list(module.graph.nodes):
+        if node.op == "call_module" and not node.users:  # the exporter's check of the input
+            module.graph.erase_node(node)
+        elif node.target in _DROPOUTS and not node.args[2]:
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+    return GraphModule(module, module.graph)
+
+
+class Graph:
+    """Reading and rewriting a graph's nodes."""
+
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self._made = 0
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self.module.graph.nodes)
+
+    def tensor(self, node: Any) -> Tensor:
+        """The values of a parameter or buffer."""
+        value: Any = self.module
+        for name in node.target.split("."):
+            value = getattr(value, name)
+        return value.detach()  # type: ignore[no-any-return]
+
+    def used_once(self, node: Any) -> bool:
+        """Whether a parameter belongs to one operation alone, so that it goes with it."""
+        values = self.tensor(node)
+        same = [
+            n
+            for n in self.nodes
+            if n.op == "get_attr" and self.tensor(n).data_ptr() == values.data_ptr()
+        ]
+        return len(same) == 1 and len(node.users) == 1
+
+    def changes_later(self, node: Any) -> bool:
+        """Whether an operation writes into this node's result, which must be read before then."""
+        return any(
+            isinstance(user.target, torch._ops.OpOverload) and bool(user.target._schema.is_mutable)
+            for user in node.users
+        )
+
+    def only_user(self, node: Node) -> Node | None:
+        return next(iter(node.users)) if len(node.users) == 1 else None
+
+    def is_conv(self, node: Any, x: Node) -> bool:
+        """Whether it is a convolution without groups over tensors as x, with its batch axis."""
+        if not isinstance(node, Node) or node.target not in CONVS or not _has_stored_weights(node):
+            return False
+        groups = node.args[6] if len(node.args) > 6 else 1
+        return bool(groups == 1) and self.tensor(node.args[1]).ndim == x.meta["val"].ndim
+
+    def linear_after(self, node: Node, shape: Sequence[int]) -> Node | None:
+        """The linear layer that takes all features of this node, which have that shape."""
+        user = self.only_user(node)
+        if user is not None and len(shape) > 1:
+            flat = user.meta["val"] if user.target in _FLATTENINGS else None
+            with_batch = node.meta["val"].ndim == 1 + len(shape)
+            if flat is None or not with_batch or flat.ndim != 2 or flat.shape[1] != prod(shape):
+                return None
+            node, user = user, self.only_user(user)
+        if user is None or user.target != LINEAR or user.args[0] is not node:
+            return None
+        return user if _has_stored_weights(user) else None
+
+    def constant(self, values: Tensor) -> Node:
+        """A new parameter that does not learn, as a node before all others."""
+        self._made += 1
+        name = f"folded{self._made}"
+        self.module.register_parameter(name, nn.Parameter(values, requires_grad=False))
+        with self.module.graph.inserting_before(self.nodes[0]):
+            return self.module.graph.get_attr(name)
+
+    def call(self, before: Node, target: Any, *args: Any) -> Node:
+        with self.module.graph.inserting_before(before):
+            return self.module.graph.call_function(target, args)
+
+    def finish(self) -> GraphModule:
+        """The module without what is no longer used; nothing in it learns."""
+        graph = self.module.graph
+        graph.eliminate_dead_code()
+        for node in graph.nodes:
+            node.meta.clear()  # traces of where the model came from
+        graph.lint()
+        graph._tracer_cls = None  # the exporter's own cannot be saved
+        # A new module takes over what its graph mentions, and nothing else.
+        return GraphModule(self.module, graph).eval().requires_grad_(False)
+
+
+def _has_stored_weights(node: Node) -> bool:
+    """Whether weight and bias are parameters, not made anew at every call (by weight_norm, say)."""
+    stored = [n is None or (isinstance(n, Node) and n.op == "get_attr") for n in node.args[1:3]]
+    return all(stored) and not node.kwargs
+
+
+def mode_products(
+    graph: Graph, x: Any, As: dict[int, Tensor], shape: Sequence[Any], at: Node
+) -> Any:
+    """x, of that shape, times the A's by axis: matrix products with constants."""
+    sizes = list(shape)
+    for axis, A in sorted(As.items(), key=lambda item: (item[1].shape[1] / item[1].shape[0], item)):
+        last = len(sizes) - 1
+        sizes[axis] = A.shape[1]
+        if axis == last:
+            x = graph.call(at, _aten.matmul.default, x, graph.constant(A.contiguous()))
+            continue
+        At = graph.constant(A.mT.contiguous())
+        if axis == last - 1:
+            x = graph.call(at, _aten.matmul.default, At, x)
+            continue
+        flat = graph.call(at, _aten.flatten.using_ints, x, axis + 1, last)
+        product = graph.call(at, _aten.matmul.default, At, flat)
+        x = graph.call(at, _aten.unflatten.int, product, axis + 1, sizes[axis + 1 :])
+    return x

@@ -1,0 +1,193 @@
+"""What costs time is made once, and is complete when it is there."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tensorprojection.studies.data import cache
+from tensorprojection.studies.data.cache import cache_folder, cached
+from tensorprojection.studies.errors import StudyError
+
+KEY = {"size": 96, "data": "phantoms"}
+
+
+class Maker:
+    """Writes two files, and counts how often it was asked to."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, folder):
+        self.calls += 1
+        assert list(folder.iterdir()) == []
+        (folder / "a").write_text("first")
+        (folder / "b").write_text("second")
+
+
+def folders(root):
+    return sorted(path.name for path in root.iterdir() if path.is_dir())
+
+
+def test_made_once_with_its_key(tmp_path):
+    make = Maker()
+    place = cached("images", KEY, make, tmp_path)
+    assert cached("images", dict(reversed(KEY.items())), make, tmp_path) == place
+    assert make.calls == 1
+    assert place.parent == tmp_path
+    assert place.name.startswith("images-")
+    assert json.loads((place / "key.json").read_text()) == {"format": cache.FORMAT, **KEY}
+    assert {path.name for path in place.iterdir()} == {"a", "b", "key.json"}
+    assert folders(tmp_path) == [place.name]
+
+
+def test_another_key_kind_or_format_is_another_folder(tmp_path, monkeypatch):
+    make = Maker()
+    places = {cached("images", KEY, make, tmp_path)}
+    places.add(cached("copies", KEY, make, tmp_path))
+    places.add(cached("images", {**KEY, "size": 97}, make, tmp_path))
+    places.add(cached("images", {**KEY, "seed": None}, make, tmp_path))
+    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
+    places.add(cached("images", KEY, make, tmp_path))
+    assert len(places) == make.calls == 5
+
+
+def test_where_caches_go(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path / "here"))
+    assert cache_folder() == tmp_path / "here"
+    assert cached("images", KEY, Maker()).parent == tmp_path / "here"
+    monkeypatch.delenv("TENSORPROJECTION_CACHE")
+    assert cache_folder().name == "tensorprojection"
+
+
+# Makers that do not come to an end
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, StudyError])
+def test_a_maker_that_fails_leaves_no_folder(error, tmp_path):
+    def fails(folder):
+        (folder / "a").write_text("first")
+        raise error("half way")
+
+    with pytest.raises(error, match="half way"):
+        cached("images", KEY, fails, tmp_path)
+    assert folders(tmp_path) == []
+    make = Maker()
+    cached("images", KEY, make, tmp_path)
+    assert make.calls == 1
+
+
+def test_what_a_killed_maker_left_is_removed_and_not_used(tmp_path):
+    place = cached("images", KEY, Maker(), tmp_path)
+    other = tmp_path / "copies-0123.abc.part"  # of another folder, perhaps being made
+    other.mkdir()
+    killed = tmp_path / f"{place.name}.xyz.part"
+    place.rename(killed)
+    make = Maker()
+    assert cached("images", KEY, make, tmp_path) == place
+    assert make.calls == 1
+    assert folders(tmp_path) == sorted([place.name, other.name])
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_maker_that_is_killed(tmp_path):
+    def dies(folder):
+        (folder / "a").write_text("first")
+        os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            cached("images", KEY, dies, tmp_path)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    (left,) = folders(tmp_path)
+    assert left.endswith(".part")
+    make = Maker()
+    place = cached("images", KEY, make, tmp_path)
+    assert make.calls == 1
+    assert folders(tmp_path) == [place.name]
+
+
+# Several at once
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_processes_that_want_it_at_once_make_it_once(tmp_path):
+    """Whoever makes it does not finish before all have asked; none gets half of it."""
+    root, log = tmp_path / "cache", tmp_path / "log"
+    log.mkdir()
+    count = 3
+
+    def slow(folder):
+        (log / f"made-{os.getpid()}").touch()
+        (folder / "a").write_text("first")
+        until(lambda: len(list(log.glob("asks-*"))) == count)
+        time.sleep(0.1)  # so that the others have come to the lock
+        (folder / "b").write_text("second")
+
+    children = []
+    for _ in range(count):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                (log / f"asks-{os.getpid()}").touch()
+                place = cached("images", KEY, slow, root)
+                code = 0 if (place / "b").read_text() == "second" else 2
+            finally:
+                os._exit(code)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert codes == [0] * count
+    assert len(list(log.glob("made-*"))) == 1
+    assert len(folders(root)) == 1
+
+
+def test_a_folder_appears_complete(tmp_path, monkeypatch):
+    """At the moment of the rename everything is in it, the key as well."""
+    seen = []
+    rename = Path.rename
+
+    def look(beside, place):
+        seen.append((place.exists(), sorted(path.name for path in beside.iterdir())))
+        return rename(beside, place)
+
+    monkeypatch.setattr(Path, "rename", look)
+    cached("images", KEY, Maker(), tmp_path)
+    assert seen == [(False, ["a", "b", "key.json"])]
+
+
+# Disks
+
+
+def full(_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk(tmp_path):
+    with pytest.raises(
+        StudyError, match=r"Could not write the cache .*: No space left on device. Free some space"
+    ) as raised:
+        cached("images", KEY, full, tmp_path)
+    assert "TENSORPROJECTION_CACHE" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert folders(tmp_path) == []
+
+
+def test_a_cache_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StudyError, match=r"Could not write the cache .*: Not a directory|File exi"):
+        cached("images", KEY, Maker(), tmp_path / "file" / "cache")
+    with pytest.raises(StudyError, match="Could not write the cache"):
+        cached("images", KEY, Maker(), tmp_path / "file")

@@ -1,0 +1,208 @@
+"""Settings from presets, files and flags; whatever is wrong with them is told in one line."""
+
+import math
+
+import pytest
+
+from tensorprojection.studies.config import RunConfig, read_toml, resolve
+from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.registry import STUDIES
+
+
+def settle(study="oct", preset="smoke", file=None, **flags):
+    known = STUDIES[study]
+    return resolve(study, known.presets, tuple(known.models), preset, file, flags)
+
+
+@pytest.fixture
+def toml(tmp_path):
+    """``toml("epochs = 3")``: a file with that text."""
+
+    def write(text):
+        path = tmp_path / "settings.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+# The paper's numbers: sections 3.1.2, 3.2 and 3.3.2
+
+PAPER = {
+    "oct": {
+        "size": 96,
+        "learning_rate": 1e-3,
+        "batch": 300,
+        "epochs": 20,
+        "trials": 30,
+        "models": ("base", "tpl1", "tpl2"),
+    },
+    "chest": {
+        "size": 160,
+        "learning_rate": 1e-4,
+        "batch": 64,
+        "epochs": 20,
+        "trials": 30,
+        "models": ("base", "tpl"),
+        "dropout": 0.5,
+        "backbone": "densenet121",
+    },
+    "kvasir": {
+        "size": 128,
+        "channels": 16,
+        "learning_rate": 1e-3,
+        "batch": 50,
+        "epochs": 25,
+        "trials": 30,
+        "models": ("base", "tpl"),
+        "copies": 20,
+        "leaky": False,
+    },
+}
+# What the paper leaves to the reader, and no preset changes.
+COMMON = {
+    "data": "phantoms",
+    "split": "image",
+    "skip_unreadable": False,
+    "seed": 0,
+    "threads": 1,
+    "device": "cpu",
+}
+
+
+@pytest.mark.parametrize("study", PAPER)
+def test_the_papers_numbers(study):
+    got = settle(study, "paper").model_dump(exclude_none=True)
+    assert got == {"study": study, **PAPER[study], **COMMON}
+
+
+@pytest.mark.parametrize("study", PAPER)
+@pytest.mark.parametrize("preset", ["small", "smoke"])
+def test_smaller_presets_keep_the_models_and_how_they_learn(study, preset):
+    got, paper = settle(study, preset), settle(study, "paper")
+    for name in ("models", "learning_rate", "dropout", "leaky"):
+        assert getattr(got, name) == getattr(paper, name)
+    assert got.images is not None
+    assert got.trials < paper.trials
+
+
+# What overrides what
+
+
+def test_a_file_overrides_the_preset_and_flags_override_the_file(toml):
+    file = toml('epochs = 7\nbatch = 5\nmodels = ["tpl2", "base"]')
+    got = settle(file=file, batch=9, trials=None)
+    smoke = settle()
+    assert (got.epochs, got.batch, got.trials) == (7, 9, smoke.trials)
+    assert got.models == ("tpl2", "base")
+    changed = {"epochs": 7, "batch": 9, "models": ("tpl2", "base")}
+    assert got == smoke.model_copy(update=changed)
+
+
+def test_a_flag_that_is_false_or_zero_counts_as_given(toml):
+    file = toml("leaky = true\nseed = 4")
+    got = settle("kvasir", file=file, leaky=False, seed=0)
+    assert (got.leaky, got.seed) == (False, 0)
+
+
+def test_a_preset_in_the_file(toml):
+    file = toml('study = "kvasir"\npreset = "paper"\ntrials = 2')
+    assert settle("kvasir", None, file) == settle("kvasir", "paper", trials=2)
+
+
+def test_a_preset_that_is_asked_for_overrides_that_of_the_file(toml):
+    file = toml('preset = "paper"\ntrials = 4')
+    assert settle("oct", "smoke", file) == settle("oct", "smoke", trials=4)
+
+
+def test_the_preset_is_small_where_nothing_says_otherwise(toml):
+    assert settle("oct", None) == settle("oct", "small")
+    assert settle("oct", None, toml("")) == settle("oct", "small")
+
+
+# Round trip
+
+
+@pytest.mark.parametrize("study", PAPER)
+@pytest.mark.parametrize("preset", ["paper", "small", "smoke"])
+def test_what_is_written_is_read_again(study, preset, tmp_path):
+    config = settle(study, preset, seed=2**60, data='a "quoted" path/µ\'')
+    path = tmp_path / "config.toml"
+    path.write_bytes(config.as_toml())
+    assert RunConfig(**read_toml(path)) == config
+    assert settle(study, "paper", path) == config
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        settle().epochs = 3
+
+
+# Mistakes
+
+MISTAKES = [
+    ("oct", {"epoch": 3}, "epoch is not a setting of a run."),
+    ("oct", {"trials": "many"}, "trials: input should be a valid integer, .* got 'many'."),
+    ("oct", {"trials": 2.5}, "trials: input should be a valid integer, .* got 2.5."),
+    ("oct", {"models": "base"}, "models: input should be a valid tuple, got 'base'."),
+    ("oct", {"models": [1]}, "models.0: input should be a valid string, got 1."),
+    ("oct", {"models": []}, "models: tuple should have at least 1 item .*"),
+    ("oct", {"trials": 0}, "trials: input should be greater than or equal to 1, got 0."),
+    ("oct", {"epochs": -1}, "epochs: input should be greater than or equal to 1, got -1."),
+    ("oct", {"batch": 0}, "batch: input should be greater than or equal to 1, got 0."),
+    ("oct", {"images": 7}, "images: input should be greater than or equal to 8, got 7."),
+    ("oct", {"size": 15}, "size: input should be greater than or equal to 16, got 15."),
+    ("oct", {"seed": -1}, "seed: input should be greater than or equal to 0, got -1."),
+    ("oct", {"threads": 0}, "threads: input should be greater than or equal to 1, got 0."),
+    ("oct", {"learning_rate": 0}, "learning_rate: input should be greater than 0, got 0."),
+    ("oct", {"learning_rate": math.nan}, "learning_rate: .* got nan."),
+    ("oct", {"learning_rate": math.inf}, "learning_rate: .* finite .* got inf."),
+    ("oct", {"split": "half"}, "split: input should be 'image', .* got 'half'."),
+    ("chest", {"dropout": 1}, "dropout: input should be less than 1, got 1."),
+    ("kvasir", {"copies": 0}, "copies: input should be greater than or equal to 1, got 0."),
+    ("oct", {"dropout": 0.5}, "Dropout is not a setting of the oct study."),
+    ("oct", {"leaky": False}, "Leaky is not a setting of the oct study."),
+    ("chest", {"channels": 16}, "Channels is not a setting of the chest study."),
+    ("kvasir", {"backbone": "densenet121"}, "Backbone is not a setting of the kvasir study."),
+    ("oct", {"models": ["base", "tpl1", "base"]}, "Models are named twice: base."),
+    ("oct", {"models": ["base", "tpl3", "x"]}, "Expected models of base, .* got tpl3, x."),
+    ("chest", {"models": ["tpl2"]}, "Expected models of base, tpl, got tpl2."),
+    ("oct", {"device": "abacus"}, "The device 'abacus' cannot be used: .*"),
+    ("oct", {"device": ""}, "The device '' cannot be used: .*"),
+    ("oct", {"device": "cuda:99"}, "The device 'cuda:99' cannot be used: .*"),
+    ("oct", {"device": "meta"}, "The device 'meta' cannot be used: .*"),
+]
+
+
+@pytest.mark.parametrize(("study", "wrong", "message"), MISTAKES, ids=lambda part: str(part)[:40])
+def test_a_mistake_is_told_in_one_line(study, wrong, message):
+    with pytest.raises(StudyError, match=f"^{message}$") as raised:
+        settle(study, **wrong)
+    assert "\n" not in str(raised.value)
+
+
+FILES = [
+    ("epochs 3", "Expected TOML in .*settings.toml: .*"),
+    (b"\xff\xfe\x00", "Expected TOML in .*settings.toml: .*"),
+    ("epoch = 3", "epoch is not a setting of a run."),
+    ('epochs = "x"', "epochs: input should be a valid integer, .* got 'x'."),
+    ("[run]\nepochs = 3", "run is not a setting of a run."),
+    ('study = "chest"', "Expected a configuration of the oct study in .*settings.toml."),
+    ('preset = "huge"', "Expected a preset of paper, small, smoke, got 'huge'."),
+    ("preset = [1]", r"Expected a preset of paper, small, smoke, got \[1\]."),
+    ("copies = 3", "Copies is not a setting of the oct study."),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), FILES, ids=lambda part: str(part)[:20])
+def test_a_file_that_is_wrong(text, message, toml):
+    with pytest.raises(StudyError, match=f"^{message}$") as raised:
+        settle("oct", None, toml(text))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(StudyError, match=r"Could not read .*none.toml: No such file"):
+        settle(file=tmp_path / "none.toml")
+    with pytest.raises(StudyError, match=r"Could not read .*: Is a directory"):
+        settle(file=tmp_path)

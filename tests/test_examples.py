@@ -1,0 +1,39 @@
+"""The examples run, and show what they say they do."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture
+def example():
+    if not EXAMPLES.is_dir():
+        pytest.skip("the examples come with a clone of the project, not with the package")
+
+    def run(name, *arguments):
+        return runpy.run_path(str(EXAMPLES / name))["main"](list(map(str, arguments)))
+
+    return run
+
+
+def test_autoencoder(example, tmp_path, capsys):
+    picture = tmp_path / "pictures.png"
+    options = ["--train", 96, "--test", 32, "--epochs", 200, "--sides", 12, 10, "--out", picture]
+    example("autoencoder.py", *options)
+    text = capsys.readouterr().out
+    start = float(re.search(r"random projection +(\S+)", text)[1])
+    (trained, seen), (mpca, mpca_seen) = (
+        tuple(map(float, re.search(rf"{name} +(\S+) +(\S+)", text).groups()))
+        for name in ("tied autoencoder", "MPCA")
+    )
+    # MPCA is the optimum on the training images, and the autoencoder comes close to it.
+    assert mpca <= trained < 1.1 * mpca < 0.3
+    assert mpca_seen < 1.1 * seen < 0.5 * start
+    with Image.open(picture) as image:
+        assert image.width > 600
+        assert len(image.convert("L").getcolors()) > 100

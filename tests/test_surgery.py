@@ -1,0 +1,375 @@
+"""replace: which modules it finds, what it puts there, what it leaves alone, what it refuses."""
+
+import copy
+import importlib
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import tensorprojection as tp
+from tensorprojection import ProjectionTypeError, ProjectionValueError, TensorProjection
+from tensorprojection.studies.models.oct_cnn import oct_cnn
+
+
+class Net(nn.Module):
+    """Every kind of module that can be replaced, by names of two levels."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential()
+        self.features.conv1 = nn.Conv2d(3, 8, 3, padding=1)
+        self.features.norm1 = nn.BatchNorm2d(8)
+        self.features.pool1 = nn.MaxPool2d(2)
+        self.features.squeeze = nn.Conv2d(8, 4, 1)
+        self.features.stride = nn.Conv2d(4, 4, 3, stride=2, padding=1, bias=False)
+        self.features.pool2 = nn.AvgPool2d(2)
+        self.top = nn.AdaptiveAvgPool2d(1)
+        self.dense = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.dense(self.top(self.features(x)).flatten(1))
+
+
+@pytest.fixture
+def net():
+    return Net()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 3, 16, 16)
+
+
+def names(report):
+    return [change.name for change in report.changes]
+
+
+def projections(model):
+    return {n: m for n, m in model.named_modules() if isinstance(m, TensorProjection)}
+
+
+# What is meant
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("features.pool1", ["features.pool1"]),
+        ("top", ["top"]),
+        ("features.pool*", ["features.pool1", "features.pool2"]),
+        ("*s*", ["features.pool1", "features.squeeze", "features.stride", "features.pool2"]),
+        (nn.MaxPool2d, ["features.pool1"]),
+        ((nn.AvgPool2d, nn.AdaptiveAvgPool2d), ["features.pool2", "top"]),
+        (nn.Conv2d, ["features.squeeze", "features.stride"]),
+        (lambda name, module: name.endswith("1"), ["features.pool1"]),
+        (
+            lambda name, module: isinstance(module, nn.Conv2d),
+            ["features.squeeze", "features.stride"],
+        ),
+    ],
+)
+def test_by_name_pattern_type_or_function(net, x, what, expected):
+    new, report = tp.replace(net, what, example_input=x)
+    assert names(report) == expected == list(projections(new))
+    assert new(x).shape == net(x).shape
+
+
+def test_what_stays_says_why(net, x):
+    _, report = tp.replace(net, nn.Conv2d, example_input=x)
+    (skip,) = report.skipped
+    assert skip.name == "features.conv1"
+    assert "only strided and 1×1 convolutions" in skip.reason
+    assert f"kept {skip.name}: {skip.reason}" in str(report)
+
+
+# What is put there
+
+
+def test_a_pool_keeps_its_channels(net, x):
+    new, _ = tp.replace(net, "features.pool1", example_input=x)
+    layer = new.features.pool1
+    assert (layer.in_shape, layer.out_shape) == ((8, 16, 16), (8, 8, 8))
+    assert layer.W1 is None
+
+
+def test_an_adaptive_pool_to_one(net, x):
+    new, _ = tp.replace(net, "top", example_input=x)
+    assert (new.top.in_shape, new.top.out_shape) == ((4, 2, 2), (4, 1, 1))
+
+
+def test_a_strided_convolution_shrinks_channels_and_map():
+    conv = nn.Conv2d(8, 6, 3, stride=(2, 1), padding=1)
+    new, report = tp.replace(conv, nn.Conv2d, example_input=torch.randn(2, 8, 10, 7))
+    assert (new.in_shape, new.out_shape) == ((8, 10, 7), (6, 5, 7))
+    (change,) = report.changes
+    assert change.note == "its bias is dropped"
+    assert (change.parameters_before, change.parameters_after) == (8 * 6 * 9 + 6, 8 * 6 + 10 * 5)
+
+
+@pytest.mark.parametrize(
+    ("module", "size"),
+    [
+        (nn.MaxPool1d(2), (3, 8)),
+        (nn.AvgPool3d(2), (3, 4, 4, 6)),
+        (nn.Conv3d(3, 2, 1), (3, 4, 4, 6)),
+    ],
+)
+def test_one_and_three_spatial_axes(module, size):
+    x = torch.randn(2, *size)
+    new, _ = tp.replace(nn.Sequential(module), type(module), example_input=x)
+    assert new[0].in_shape == size
+    assert new(x).shape == module(x).shape
+
+
+def test_an_input_without_a_batch_axis():
+    new, _ = tp.replace(nn.MaxPool2d(2), nn.MaxPool2d, example_input=torch.randn(3, 8, 8))
+    assert new.in_shape == (3, 8, 8)
+
+
+def test_options_go_to_the_layer(net, x):
+    new, _ = tp.replace(net, "top", example_input=x, init="orthogonal", eps_mode="relative")
+    assert "init='orthogonal'" in repr(new.top)
+    assert new.top.eps_mode == "relative"
+
+
+def test_out_shape():
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1))
+    x = torch.randn(2, 3, 16, 16)
+    new, _ = tp.replace(net, nn.MaxPool2d, (5, None, 4), example_input=x)
+    assert new[1].out_shape == (5, 16, 4)
+    assert new(x).shape == (2, 5, 1, 1)
+
+
+def test_a_lazy_layer_after_it_takes_the_new_shape():
+    net = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(2))
+    x = torch.randn(2, 3, 16, 16)
+    new, _ = tp.replace(net, nn.MaxPool2d, (2, 4, 4), example_input=x)
+    assert new[2].in_features == 2 * 4 * 4
+    assert isinstance(net[2], nn.LazyLinear)
+
+
+def test_the_new_model_learns(net, x):
+    new, _ = tp.replace(net, nn.MaxPool2d, example_input=x)
+    new(x).square().sum().backward()
+    assert new.features.pool1.W2.grad.norm() > 0
+    assert all(p.grad is None for p in net.parameters())
+
+
+# The given model stays, the new one keeps its ways
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_given_model_stays_as_it_was(net, x, training):
+    net.train(training)
+    net.features.norm1.eval()
+    state = copy.deepcopy(net.state_dict())
+    kinds = [type(m) for m in net.modules()]
+    new, _ = tp.replace(net, (nn.MaxPool2d, nn.Conv2d), example_input=x)
+    assert [type(m) for m in net.modules()] == kinds
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, state[name])
+    for name, value in new.state_dict().items():
+        assert name not in state or torch.equal(value, state[name])  # the BatchNorm's too
+    for model in (net, new):
+        assert model.training is model.features.pool1.training is training
+        assert not model.features.norm1.training
+        assert not any(m._forward_hooks for m in model.modules())
+    shared = {p.data_ptr() for p in net.parameters()} & {p.data_ptr() for p in new.parameters()}
+    assert not shared
+
+
+def test_device_and_type(net, x):
+    new, _ = tp.replace(net.double(), (nn.MaxPool2d, nn.Conv2d), example_input=x.double())
+    assert {p.dtype for p in new.parameters()} == {torch.float64}
+    meta, _ = tp.replace(
+        copy.deepcopy(net).to("meta"), nn.MaxPool2d, example_input=x.to("meta", torch.float64)
+    )
+    assert {p.device.type for p in meta.parameters()} == {"meta"}
+
+
+def test_without_what_was_replaced_the_models_agree(net, x):
+    # A projection with the U of an average pool is that pool, up to its factor.
+    new, _ = tp.replace(net.eval(), nn.AvgPool2d, example_input=x)
+    layer = new.eval().features.pool2
+    mean = torch.kron(torch.eye(2), torch.ones(2, 1)) / 2**0.5
+    layer.W2.data, layer.W3.data = mean.clone(), mean.clone()
+    new.features.pool2 = nn.Sequential(layer, Times(1 / 2))
+    assert_close(new(x), net(x), atol=1e-5, rtol=0)
+
+
+class Times(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * x
+
+
+# The report
+
+
+def test_the_report(net, x):
+    new, report = tp.replace(net, "features.*", example_input=x)
+    assert report.parameters_before == sum(p.numel() for p in net.parameters())
+    assert report.parameters_after == sum(p.numel() for p in new.parameters())
+    assert str(report).splitlines() == [
+        "replaced          was        shapes                    parameters",
+        "features.pool1    MaxPool2d  (8, 16, 16) -> (8, 8, 8)  0 -> 256",
+        "features.squeeze  Conv2d     (8, 8, 8) -> (4, 8, 8)    36 -> 32    its bias is dropped",
+        "features.stride   Conv2d     (4, 8, 8) -> (4, 4, 4)    144 -> 64",
+        "features.pool2    AvgPool2d  (4, 4, 4) -> (4, 2, 2)    0 -> 16",
+        "kept features.conv1: only strided and 1×1 convolutions can be replaced; this one is 3×3, "
+        "stride 1",
+        "parameters of the model: 430 -> 618",
+    ]
+
+
+# Known models
+
+
+def test_the_oct_network_becomes_the_papers():
+    base = oct_cnn("base")
+    x = torch.randn(1, 3, 96, 96)
+    new, report = tp.replace(base, "pool4", example_input=x)
+    expected = oct_cnn("tpl1")
+    assert repr(new.pool4) == repr(expected.projection4)
+    assert report.parameters_after == sum(p.numel() for p in expected.parameters()) == 324_980
+
+
+def monai(name):
+    return getattr(importlib.import_module("monai.networks.nets"), name)
+
+
+def test_monais_densenet121():
+    net = monai("DenseNet121")(spatial_dims=2, in_channels=3, out_channels=4)
+    x = torch.randn(1, 3, 32, 32)
+    new, report = tp.replace(net, "features.transition*.pool", example_input=x)
+    transitions = [f"features.transition{k}.pool" for k in (1, 2, 3)]
+    assert names(report) == transitions == list(projections(new))
+    assert [(c.in_shape, c.out_shape) for c in report.changes] == [
+        ((128, 8, 8), (128, 4, 4)),
+        ((256, 4, 4), (256, 2, 2)),
+        ((512, 2, 2), (512, 1, 1)),
+    ]
+    assert report.parameters_after - report.parameters_before == 2 * (8 * 4 + 4 * 2 + 2 * 1)
+    assert new.eval()(x).shape == (1, 4)
+
+
+def test_monais_unet_with_pools():
+    net = monai("BasicUNet")(spatial_dims=2, in_channels=3, features=(8, 8, 16, 16, 32, 8))
+    x = torch.randn(1, 3, 32, 32)
+    new, report = tp.replace(net, nn.MaxPool2d, example_input=x)
+    assert names(report) == [f"down_{k}.max_pooling" for k in (1, 2, 3, 4)]
+    assert new(x).shape == net(x).shape
+
+
+def test_monais_unet_with_strided_convolutions():
+    net = monai("UNet")(
+        spatial_dims=2, in_channels=3, out_channels=1, channels=(8, 8, 8, 16), strides=(2, 2, 2)
+    )
+    x = torch.randn(1, 3, 32, 32)
+    new, report = tp.replace(net, nn.Conv2d, example_input=x)
+    assert names(report) == ["model.1.submodule.0.conv", "model.1.submodule.1.submodule.0.conv"]
+    assert report.skipped[0].reason == (
+        "a projection cannot enlarge a mode ((3, 32, 32) -> (8, 16, 16))"
+    )
+    assert new(x).shape == net(x).shape
+
+
+# What cannot be replaced
+
+
+def refused(module, x, what="0"):
+    with pytest.raises(ProjectionValueError) as error:
+        tp.replace(nn.Sequential(module), what, example_input=x)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.Conv2d(3, 6, 1), r"a projection cannot enlarge a mode ((3, 8, 8) -> (6, 8, 8))"),
+        (nn.Conv2d(3, 3, 1), r"there is nothing to shrink ((3, 8, 8) -> (3, 8, 8))"),
+        (nn.Conv2d(3, 2, 3), r"only strided and 1×1 convolutions can be replaced"),
+        (nn.MaxPool2d(2, return_indices=True), r"it returns more than one tensor"),
+        (nn.ReLU(), r"Expected a pooling layer or a convolution, got '0': ReLU"),
+    ],
+)
+def test_named_but_not_replaceable(module, reason):
+    assert reason in refused(module, torch.randn(1, 3, 8, 8))
+
+
+def test_none_of_the_type_can_be_replaced():
+    text = refused(nn.Conv2d(3, 6, 1), torch.randn(1, 3, 8, 8), nn.Conv2d)
+    assert "Expected at least one module to replace, got none. 0: a projection cannot" in text
+
+
+def test_nothing_meant(net, x):
+    with pytest.raises(ProjectionValueError, match=r"choose.*got 'pool9'.*'features.conv1'.*'top'"):
+        tp.replace(net, "pool9", example_input=x)
+    with pytest.raises(ProjectionValueError, match="as a function cannot be found"):
+        tp.replace(nn.ReLU(), nn.MaxPool2d, example_input=x)
+
+
+class OnePool(nn.Module):
+    """The same pool at two places."""
+
+    def __init__(self, same_shape=False):
+        super().__init__()
+        self.pool = nn.MaxPool2d(2)
+        self.same_shape = same_shape
+
+    def forward(self, x):
+        z = self.pool(x)
+        return z + self.pool(x.neg()) if self.same_shape else self.pool(z)
+
+
+def test_a_pool_called_with_several_shapes(x):
+    for what in ("pool", nn.MaxPool2d):
+        with pytest.raises(
+            ProjectionValueError,
+            match=r"called with several shapes \(\(3, 16, 16\), \(3, 8, 8\)\); give each place",
+        ):
+            tp.replace(OnePool(), what, example_input=x)
+
+
+def test_a_pool_called_twice_with_one_shape(x):
+    new, _ = tp.replace(OnePool(same_shape=True), "pool", example_input=x)
+    assert_close(new(x), torch.zeros(2, 3, 8, 8), atol=1e-6, rtol=0)  # linear, unlike a MaxPool
+
+
+def test_a_module_under_two_names(x):
+    pool = nn.MaxPool2d(2)
+    with pytest.raises(ProjectionValueError, match=r"under several names \(0, 1\)"):
+        tp.replace(nn.Sequential(pool, pool), "0", example_input=x)
+
+
+def test_a_module_that_the_example_does_not_reach(net, x):
+    net.spare = nn.MaxPool2d(2)
+    with pytest.raises(ProjectionValueError, match="does not reach it"):
+        tp.replace(net, "spare", example_input=x)
+    _, report = tp.replace(net, nn.MaxPool2d, example_input=x)
+    assert [skip.name for skip in report.skipped] == ["spare"]
+
+
+def test_an_out_shape_that_does_not_fit(net, x):
+    with pytest.raises(ProjectionValueError, match="layers after the projection can take, got"):
+        tp.replace(net, "features.pool1", (5, 8, 8), example_input=x)
+    with pytest.raises(ProjectionValueError, match="shrink every mode"):
+        tp.replace(net, "features.pool1", (9, 8, 8), example_input=x)
+    with pytest.raises(ProjectionValueError, match="one entry a mode"):
+        tp.replace(net, "features.pool1", (8, 8), example_input=x)
+
+
+def test_bad_arguments(net, x):
+    with pytest.raises(ProjectionTypeError, match=r"torch.nn.Module, got function"):
+        tp.replace(lambda x: x, nn.MaxPool2d, example_input=x)
+    with pytest.raises(ProjectionTypeError, match=r"tensor or a tuple.*got ndarray"):
+        tp.replace(net, nn.MaxPool2d, example_input=x.numpy())
+    with pytest.raises(ProjectionTypeError, match=r"a type, a tuple of types or a function.*got 3"):
+        tp.replace(net, 3, example_input=x)
+    with pytest.raises(ProjectionValueError, match=r"runs on example_input, got RuntimeError"):
+        tp.replace(net, nn.MaxPool2d, example_input=x[:, :2])
