@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
+from .cli_spectra import spectra
 from .errors import ProjectionError
 from .studies import cli_data
 from .studies.cli_report import report
@@ -18,13 +19,14 @@ from .studies.errors import StudyError
 
 app = App(
     name="tpl",
-    help="The TensorProjection layer: the paper's studies, and its speed.",
+    help="The TensorProjection layer: the paper's studies, your data's spectra, and its speed.",
     version=__version__,
 )
 app.command(run)
 app.command(report)
 app.command(summary)
 app.command(cli_data.app)
+app.command(spectra)
 
 
 @app.command

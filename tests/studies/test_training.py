@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from runs import smoke
 from sklearn.metrics import f1_score
-from torch.nn import functional as F
+from torch.nn import functional
 
 from tensorprojection.studies import checkpoint, training, workers
+from tensorprojection.studies.config import resolve
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.features import run as features_of
 from tensorprojection.studies.models.backbones import backbone
@@ -30,6 +30,11 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def smoke(name, **flags):
+    known = STUDIES[name]
+    return resolve(name, known.presets, tuple(known.models), "smoke", None, flags)
 
 
 def opened(name, **flags):
@@ -279,8 +284,8 @@ def test_two_steps_as_one():
 def oct_base(p, x):
     """The paper's table, as functions of float64 weights by name."""
     for k in range(1, 5):
-        x = F.conv2d(x, p[f"conv{k}.weight"], p[f"conv{k}.bias"], padding=1)
-        x = F.max_pool2d(x.clamp(min=0), 2)
+        x = functional.conv2d(x, p[f"conv{k}.weight"], p[f"conv{k}.bias"], padding=1)
+        x = functional.max_pool2d(x.clamp(min=0), 2)
     x = (x.flatten(1) @ p["dense1.weight"].T + p["dense1.bias"]).clamp(min=0)
     return x @ p["dense2.weight"].T + p["dense2.bias"]
 
@@ -344,10 +349,10 @@ def test_the_hope_penalty_is_minimised_but_is_no_part_of_the_loss(tmp_path):
     network.to(memory_format=torch.channels_last)
     order = data.sides(0)[0][batch_order(config.seed, 0, 1, len(data.sides(0)[0]))]
     x, y = data.batch(order)
-    loss = F.cross_entropy(network(x), y)
+    loss = functional.cross_entropy(network(x), y)
     assert row["train_loss"] == pytest.approx(loss.item(), abs=1e-6)
     U = network.hope4.U
-    angles = F.cosine_similarity(U[:, :, None], U[:, None, :], dim=0).abs()
+    angles = functional.cosine_similarity(U[:, :, None], U[:, None, :], dim=0).abs()
     (loss + HOPE_BETA * angles.triu(1).sum()).backward()
     after = events.states[-1].network
     # Adam's first step is the sign of the gradient, where that is not tiny.
@@ -422,7 +427,7 @@ def stopping(kind, epoch):
 RESUMED = [("oct", "tpl2"), ("oct", "mpca"), ("chest", "tpl"), ("kvasir", "tpl")]
 
 
-@pytest.mark.parametrize(("name", "model"), RESUMED, ids="-".join)
+@pytest.mark.parametrize(("name", "model"), RESUMED)
 def test_resumed_from_every_epoch_it_is_the_uninterrupted_one(name, model, tmp_path):
     """Chest has dropout and so random numbers to restore; the U-Net has batch statistics."""
     study, config, data = opened(name, epochs=4)

@@ -43,11 +43,11 @@ PREFERRED = {
     "tpl1": 1,
     "tpl2": 2,
     "tpl-aggressive": 2,
-    "hope": 3,
-    "tcl": 4,
-    "mpca": 5,
-    "tpl1-block": 6,
-    "tpl1-dct": 7,
+    "tpl1-block": 3,
+    "tpl1-dct": 4,
+    "hope": 5,
+    "tcl": 6,
+    "mpca": 7,
 }
 MOST_MARKERS = 30  # on a line; more run into each other
 
