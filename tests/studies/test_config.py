@@ -206,3 +206,11 @@ def test_a_file_that_cannot_be_read(tmp_path):
         settle(file=tmp_path / "none.toml")
     with pytest.raises(StudyError, match=r"Could not read .*: Is a directory"):
         settle(file=tmp_path)
+
+
+def test_a_files_paths_are_seen_from_the_file(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('data = "images/oct.npz"\n')
+    assert settle(file=file).data == str(tmp_path / "images" / "oct.npz")
+    file.write_text('data = "phantoms"\n')
+    assert settle(file=file).data == "phantoms"

@@ -10,8 +10,8 @@ import sys
 import time
 
 import pytest
+from small_runs import carry_out, results, smoke
 
-from runs import carry_out, results, smoke
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.training import Unit, train
@@ -73,11 +73,11 @@ def test_one_unit_killed_many_times(unit, tmp_path):
         assert kills < 100
         child = in_a_child(lambda: run("killed"))
         # Often enough that most starts do not come through, and at any point of an epoch.
-        time.sleep(draw.uniform(0, 0.6 * seconds))
+        time.sleep(draw.uniform(0, 0.4 * seconds))
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         kills += status != 0
-    assert kills >= 3
+    assert kills >= 2
     assert epochs(tmp_path / "killed", what) == epochs(tmp_path / "whole", what)
     left = {path.name for path in (tmp_path / "killed").rglob("*.*")}
     assert left == {f"{what.model}.json"} | {n for n in left if n.endswith(".part")}

@@ -121,7 +121,7 @@ def test_restarts_and_failures_have_their_lines(plain):
         watch.show(Step(ONE, 1, 16, 0.1))
         watch.show(Restarted(ONE, "signal 9"))
         watch.show(Failed(ONE, "could not write [run]/trials: No space left on device.", stop=True))
-        watch.show(Failed(TWO, "training has diverged."))
+        watch.show(Failed(TWO, "trial 1 tpl1: training has diverged."))
     assert plain.lines()[1:] == [
         "trial 1 base: its process ended with signal 9; another goes on.",
         "trial 1 base failed: could not write [run]/trials: No space left on device.",

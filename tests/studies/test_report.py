@@ -478,3 +478,11 @@ def test_a_place_that_cannot_be_written(run, tmp_path):
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(StudyError, match="Could not write"):
         report(run(), tmp_path / "file")
+
+
+def test_until_an_epoch_is_as_if_the_run_had_ended_there(run):
+    curves = read(run(epochs=5)).until(3)
+    ended = run(epochs=5, change=lambda results: results.filter(pl.col("epoch") <= 3))
+    assert rows(curves) == rows(read(ended))
+    with pytest.raises(StudyError, match="an epoch from 1 to 3, got 4"):
+        curves.until(4)

@@ -2,7 +2,10 @@
 
 import json
 import math
+from collections import Counter, deque
 from dataclasses import replace
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -337,6 +340,23 @@ def test_an_epoch_is_adam_on_the_mean_cross_entropy(tmp_path):
     assert row["f1"] == pytest.approx(f1, abs=1e-6)
 
 
+@pytest.mark.parametrize(("name", "model"), [("chest", "base"), ("kvasir", "tpl")])
+def test_validation_is_without_dropout_and_with_running_statistics(name, model, tmp_path):
+    study, config, data = opened(name)
+    events = trained(tmp_path, Unit(0, model), study, config, data)
+    _, validation = data.sides(0)
+    x, y = data.batch(validation)
+    network = study.network(config, model, x)
+    epochs = [event.row for event in events if isinstance(event, Epoch)]
+    for row, state in zip(epochs, events.states, strict=True):
+        network.load_state_dict(state.network)
+        metrics = study.metrics()
+        with torch.no_grad():
+            metrics.update(network.eval()(x), y)  # in one batch
+        measured = {key: row[key] for key in METRICS[name]}
+        assert measured == pytest.approx(metrics.compute(), abs=1e-5)
+
+
 def test_the_hope_penalty_is_minimised_but_is_no_part_of_the_loss(tmp_path):
     """One batch of all images: the first loss is that of the start, the first step has it all."""
     study, config, data = opened("oct", epochs=1, batch=64)
@@ -521,6 +541,21 @@ class Link:
 
     def recv(self):
         return None
+
+
+def test_a_worker_that_is_killed_between_two_units_is_replaced():
+    """It has said that the first is done, and does not hear of the second."""
+    ours, theirs = Pipe()
+    theirs.close()
+    process = SimpleNamespace(join=lambda: None, exitcode=-9)
+    worker = workers._Worker(process, ours, Unit(0, "base"))
+    waiting = deque([Unit(1, "base")])
+    assert workers._hand(worker, waiting)
+    assert workers._hear(worker) is None
+    restarted = workers._mourn(worker, Counter(), waiting)
+    assert restarted == workers.Restarted(Unit(1, "base"), "signal 9")
+    assert list(waiting) == [Unit(1, "base")]
+    assert not workers._hand(worker, deque())
 
 
 def test_a_worker_says_what_went_wrong(tmp_path, monkeypatch):

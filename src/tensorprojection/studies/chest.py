@@ -25,7 +25,7 @@ from .data.stored import open_stored
 from .errors import StudyError
 from .features import features_folder, open_features
 from .metrics import Classification
-from .models.backbones import BACKBONES
+from .models.backbones import BACKBONES, identity
 from .models.chest_head import HEADS, chest_head
 from .seeds import split_seed
 from .study import Prepared, Progress, Rows, Study
@@ -82,6 +82,9 @@ class ChestData:
 def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
     if config.size % 32:
         raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
+    assert config.backbone is not None
+    weights = None if config.weights is None else Path(config.weights)
+    identity(config.backbone, weights)  # a mistake in these is told before copies are made
     opened = open_images(
         "chest",
         config.data,
@@ -104,13 +107,12 @@ def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
         progress=partial(progress, "copies"),
     )
     folders = {"images": opened.folder, "copies": copies.folder}
-    assert config.backbone is not None
     for what, images in (("images", opened.images), ("copies", copies.images)):
         folders[f"features of {what}"] = features_folder(
             images,
             folders[what],
             config.backbone,
-            None if config.weights is None else Path(config.weights),
+            weights,
             workers=jobs,
             progress=partial(progress, f"features of {what}"),
         )

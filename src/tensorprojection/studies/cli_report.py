@@ -15,6 +15,9 @@ def report(
     out: Annotated[
         Path | None, Parameter(help="Where figures and table go. Default: the run's folder.")
     ] = None,
+    epoch: Annotated[
+        int | None, Parameter(help="As if the run had ended with this epoch. Default: its last.")
+    ] = None,
 ) -> None:
     """Figures of every metric by epoch, and a table of the last and the best epoch."""
     from rich.console import Console
@@ -23,7 +26,7 @@ def report(
     from .report import write
     from .table import render
 
-    curves = read(folder)
+    curves = read(folder) if epoch is None else read(folder).until(epoch)
     console = Console(highlight=False)
     console.print(render(curves))
     where = folder if out is None else out

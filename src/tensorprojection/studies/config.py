@@ -97,7 +97,7 @@ def resolve(
     given.pop("preset", None)
     if chosen not in tuple(presets):  # of which a file's may not even be hashable
         raise StudyError(f"Expected a preset of {', '.join(presets)}, got {chosen!r}.")
-    merged = {**presets[chosen], **given}
+    merged = {**presets[chosen], **_absolute(given, file)}
     merged |= {name: value for name, value in flags.items() if value is not None}
     try:
         config = RunConfig(study=study, **merged)  # type: ignore[arg-type]
@@ -108,6 +108,16 @@ def resolve(
         raise StudyError(f"Expected models of {', '.join(known_models)}, got {', '.join(unknown)}.")
     _check_device(config.device)
     return config
+
+
+def _absolute(given: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """The settings with a file's paths seen from the file, wherever a command is given."""
+    found = dict(given)
+    for name in ("data", "weights"):
+        value = found.get(name)
+        if file is not None and isinstance(value, str) and value != "phantoms":
+            found[name] = str((file.parent / value).resolve())
+    return found
 
 
 def preset_for(asked: Preset | None, file: Path | None) -> Any:
@@ -125,6 +135,14 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise StudyError(f"Could not read {file}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise StudyError(f"Expected TOML in {file}: {error}.") from None
+
+
+def read_config(file: Path) -> RunConfig:
+    """The configuration that a run wrote."""
+    try:
+        return RunConfig(**read_toml(file))
+    except ValidationError as error:
+        raise StudyError(f"{file}: {_first_problem(error)}") from None
 
 
 def _first_problem(error: ValidationError) -> str:

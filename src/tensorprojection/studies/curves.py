@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +85,19 @@ class Curves:
         if run.data == "phantoms":
             parts.append("phantoms")
         return ", ".join(parts)
+
+    def until(self, epoch: int) -> Curves:
+        """The same run as if it had ended with this epoch."""
+        if epoch not in self.epochs:
+            low, high = self.epochs.min(), self.epochs.max()
+            raise StudyError(f"Expected an epoch from {low} to {high}, got {epoch}.")
+        kept = self.epochs <= epoch
+        return replace(
+            self,
+            epochs=self.epochs[kept],
+            measured={model: there[:, kept] for model, there in self.measured.items()},
+            values={key: values[:, kept] for key, values in self.values.items()},
+        )
 
     def model_title(self, model: str) -> str:
         """The model as a reader knows it; a name without a title is its own."""

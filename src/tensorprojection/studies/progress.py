@@ -46,6 +46,7 @@ class Watch:
         self.tasks: dict[str, TaskID] = {}
         self.throughput = _Throughput()
         self.last: dict[Unit, Row] = {}
+        self.begun: Mapping[Unit, int] = {}
         self.epochs = 0
         self.units = self.done = 0
 
@@ -77,6 +78,7 @@ class Watch:
         if prepared.unreadable:
             self._line(f"Left out as unreadable: {len(prepared.unreadable)} files, see record.json")
         self.epochs, self.units, self.done = config.epochs, units, units - len(begun)
+        self.begun = begun
         started = sum(begun.values())
         if self.done or started:
             self._line(f"Going on: {self.done} of {units} done, {started} epochs of the others.")
@@ -106,7 +108,8 @@ class Watch:
             self._line(f"{event.unit}: its process ended with {event.how}; another goes on.")
         elif isinstance(event, Failed):
             self._end(str(event.unit))
-            self._line(f"{event.unit} failed: {event.why}")
+            why = event.why.removeprefix(f"{event.unit}: ")  # errors of a training name it as well
+            self._line(f"{event.unit} failed: {why}")
 
     def _metrics(self, unit: Unit) -> str:
         row = self.last.get(unit, {})
@@ -117,11 +120,13 @@ class Watch:
         return f"{self.done} of {self.units} done"
 
     def _unit(self, unit: Unit) -> TaskID:
-        return self._task(str(unit), self.epochs, str(unit))
+        done = self.last[unit]["epoch"] if unit in self.last else self.begun.get(unit, 0)
+        return self._task(str(unit), self.epochs, str(unit), done)
 
-    def _task(self, key: str, total: float, description: str) -> TaskID:
+    def _task(self, key: str, total: float, description: str, done: float = 0) -> TaskID:
         if key not in self.tasks:
-            self.tasks[key] = self.bars.add_task(description, total=total, info="")
+            added = self.bars.add_task(description, total=total, completed=done, info="")  # type: ignore[arg-type]
+            self.tasks[key] = added
         return self.tasks[key]
 
     def _end(self, key: str) -> None:

@@ -67,6 +67,8 @@ def gather(run: Path, study: str, units: Iterable[tuple[int, str]]) -> pl.DataFr
 
 
 def write_results(run: Path, results: pl.DataFrame) -> None:
-    buffer = io.BytesIO()
+    """Write the table, unless it is there already."""
+    path, buffer = run / RESULTS, io.BytesIO()
     results.write_parquet(buffer)
-    write_whole(run / RESULTS, buffer.getvalue())
+    if not (path.exists() and path.read_bytes() == buffer.getvalue()):
+        write_whole(path, buffer.getvalue())

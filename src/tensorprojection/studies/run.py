@@ -11,13 +11,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .config import RunConfig, read_toml
+from .config import RunConfig, read_config
 from .errors import StudyError
 from .files import write_whole
 from .progress import Watch
 from .record import add_record
 from .registry import STUDIES
-from .results import RESULTS, UnitFiles, gather, write_results
+from .results import UnitFiles, gather, write_results
 from .training import Unit
 from .workers import Done, Failed, Task, run_units
 
@@ -58,8 +58,7 @@ def _run(config: RunConfig, folder: Path, jobs: int, watch: Watch) -> Outcome:
     units = [Unit(trial, model) for trial in range(config.trials) for model in config.models]
     missing = [unit for unit in units if not _files(folder, unit).finished.exists()]
     if not missing:
-        if not (folder / RESULTS).exists():
-            _gather(config, folder, units)
+        _gather(config, folder, units)  # a run killed after its last unit has not
         return Outcome(folder, True, ())
     prepared = study.prepare(config, jobs, watch.preparing)
     study.open(config, prepared).sides(0)  # what cannot be split is told before anything starts
@@ -94,7 +93,7 @@ def _agree(config: RunConfig, folder: Path) -> RunConfig:
     path = folder / "config.toml"
     if not path.exists():
         return config
-    stored = read_toml(path)
+    stored = read_config(path).model_dump(mode="json", exclude_none=True)
     asked = config.model_dump(mode="json", exclude_none=True)
     for name in ("study", *sorted({*stored, *asked} - {*EXTENSIBLE})):
         if stored.get(name) != asked.get(name):

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,8 @@ def cached(
 def _fill(place: Path, key: str, make: Callable[[Path], None]) -> None:
     for left in place.parent.glob(f"{place.name}.*.part"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    beside = Path(tempfile.mkdtemp(prefix=f"{place.name}.", suffix=".part", dir=place.parent))
+    beside = place.with_name(f"{place.name}.{os.getpid()}.part")
+    beside.mkdir()
     try:
         make(beside)
         (beside / "key.json").write_text(key + "\n")
