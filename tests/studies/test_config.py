@@ -126,7 +126,7 @@ def test_the_preset_is_small_where_nothing_says_otherwise(toml):
 @pytest.mark.parametrize("study", PAPER)
 @pytest.mark.parametrize("preset", ["paper", "small", "smoke"])
 def test_what_is_written_is_read_again(study, preset, tmp_path):
-    config = settle(study, preset, seed=2**60, data='a "quoted" path/µ\'')
+    config = settle(study, preset, seed=2**60, data='/a "quoted" path/µ\'')
     path = tmp_path / "config.toml"
     path.write_bytes(config.as_toml())
     assert RunConfig(**read_toml(path)) == config
