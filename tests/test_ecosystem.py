@@ -809,3 +809,19 @@ def test_two_processes_equal_one_with_the_joined_batch(tmp_path):
         state = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
         for name, expected in model.state_dict().items():
             assert_close(state[name], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(32, 12, 12), (600,)], ids=str)
+def test_a_backward_pass_inside_autocast(shape, training):
+    """Where the forward pass was not, or was under another type."""
+    layer = TensorProjection(shape, tuple(p // 2 for p in shape)).train(training)
+    x = torch.randn(4, *shape, requires_grad=True)
+    wanted = [x, *(W for W in layer.Ws if W is not None)]
+    weight = torch.randn_like(layer(x))
+    expected = torch.autograd.grad(layer(x), wanted, weight)
+    z = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = torch.autograd.grad(z, wanted, weight)
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)

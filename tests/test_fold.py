@@ -517,3 +517,32 @@ def test_bad_arguments():
         tp.fold(TensorProjection((4,), (2,)), 3)
     with pytest.raises(ProjectionValueError, match=r"runs on example_input, got Projection"):
         tp.fold(TensorProjection((4,), (2,)), torch.randn(2, 5))
+
+
+def test_a_projection_with_two_names_is_one():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = tp.TensorProjection((6, 4), (3, 2))
+            self.b = self.a
+
+        def forward(self, x):
+            return self.a(x) + self.b(2 * x)
+
+    model, x = Twice(), torch.randn(3, 6, 4)
+    folded, report = tp.fold(model, x)
+    assert len(report.steps) == 2  # it is called twice
+    torch.testing.assert_close(folded(x), model.eval()(x), rtol=0, atol=1e-5)
+
+
+def test_nan_is_no_small_difference():
+    model = nn.Sequential(tp.TensorProjection((6,), (3,)), Unsteady())
+    with pytest.raises(ProjectionValueError, match="difference of nan"):
+        tp.fold(model, torch.randn(4, 6))
+
+
+class Unsteady(nn.Module):
+    """NaN once it is exported, which no module should be."""
+
+    def forward(self, x):
+        return x * float("nan") if torch.compiler.is_exporting() else x

@@ -67,6 +67,11 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        with no_autocast(grad):  # a backward pass may be called where autocast is on
+            return _Node._gradients(ctx, grad)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad: Tensor) -> Any:
         x, *rest = ctx.saved_tensors
         order, settings = ctx.order, ctx.settings
         Ws, Us, spectra = rest[:order], rest[order : 2 * order], rest[2 * order :]

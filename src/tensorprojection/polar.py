@@ -12,7 +12,7 @@ Note [The corrected Eq. 11]
     automatic differentiation through `eigh` or `svd`, whose 1/(λ_i - λ_j) gives NaN there.
 
 Note [Closed under differentiation]
-    The derivative of U needs G and `_lyapunov`; that of G only `_lyapunov`; that of `_lyapunov`
+    The derivative of U needs G and `_Lyapunov`; that of G only `_Lyapunov`; that of `_Lyapunov`
     only itself. All take M as the variable they depend on, and V and s as constants that merely
     make the solution cheap. So every order of derivative, backward or forward, is exact, and none
     goes through a derivative of the decomposition.
@@ -222,6 +222,11 @@ class _Polar(torch.autograd.Function):
 
 def _polar_backward(ctx: Any, grad_U: Tensor) -> Tensor:
     """dL/dW from dL/dU (Eq. 8 to 12, the 11th corrected)."""
+    with no_autocast(grad_U):  # a backward pass may be called where autocast is on
+        return _polar_gradient(ctx, grad_U)
+
+
+def _polar_gradient(ctx: Any, grad_U: Tensor) -> Tensor:
     W, G, V, s = ctx.saved_tensors
     if not torch.is_grad_enabled():
         values: Any = _polar_grad_op if _is_opaque(W) else polar_grad_values

@@ -101,6 +101,11 @@ class _Planned(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        with no_autocast(grad):  # a backward pass may be called where autocast is on
+            return _Planned._gradients(ctx, grad)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad: Tensor) -> Any:
         x, *Us = ctx.saved_tensors
         if torch.is_grad_enabled() or _wants_plain_operations(grad, Us):
             return None, *_composed_gradients(ctx, x, grad, Us)

@@ -5,10 +5,11 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tensorprojection.studies.data import cache
-from tensorprojection.studies.data.cache import cache_folder, cached
+from tensorprojection.studies.data.cache import cache_folder, cached, digest_of
 from tensorprojection.studies.errors import StudyError
 
 KEY = {"size": 96, "data": "phantoms"}
@@ -39,7 +40,7 @@ def test_made_once_with_its_key(tmp_path):
     assert place.parent == tmp_path
     assert place.name.startswith("images-")
     assert json.loads((place / "key.json").read_text()) == {"format": cache.FORMAT, **KEY}
-    assert {path.name for path in place.iterdir()} == {"a", "b", "key.json"}
+    assert {path.name for path in place.iterdir()} == {"a", "b", "digest.txt", "key.json"}
     assert folders(tmp_path) == [place.name]
 
 
@@ -52,6 +53,18 @@ def test_another_key_kind_or_format_is_another_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
     places.add(cached("images", KEY, make, tmp_path))
     assert len(places) == make.calls == 5
+
+
+def test_the_digest_is_of_the_arrays_and_not_of_the_key(tmp_path):
+    def make(value):
+        return lambda folder: np.save(folder / "images.npy", np.full(5, value))
+
+    one = cached("images", KEY, make(1), tmp_path)
+    same = cached("images", {**KEY, "path": "elsewhere"}, make(1), tmp_path)
+    other = cached("images", {**KEY, "path": "third"}, make(2), tmp_path)
+    assert digest_of(one) == digest_of(same) != digest_of(other)
+    (one / "digest.txt").unlink()  # as folders of older versions
+    assert digest_of(one) == digest_of(same)
 
 
 def test_where_caches_go(tmp_path, monkeypatch):
@@ -165,7 +178,7 @@ def test_a_folder_appears_complete(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", look)
     cached("images", KEY, Maker(), tmp_path)
-    assert seen == [(False, ["a", "b", "key.json"])]
+    assert seen == [(False, ["a", "b", "digest.txt", "key.json"])]
 
 
 # Disks
@@ -177,7 +190,7 @@ def full(_):
 
 def test_a_full_disk(tmp_path):
     with pytest.raises(
-        StudyError, match=r"Could not write the cache .*: No space left on device. Free some space"
+        StudyError, match=r"Could not make the cache .*: No space left on device. Where there"
     ) as raised:
         cached("images", KEY, full, tmp_path)
     assert "TENSORPROJECTION_CACHE" in str(raised.value)
@@ -187,7 +200,7 @@ def test_a_full_disk(tmp_path):
 
 def test_a_cache_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StudyError, match=r"Could not write the cache .*: Not a directory|File exi"):
+    with pytest.raises(StudyError, match=r"Could not make the cache .*: Not a directory|File exi"):
         cached("images", KEY, Maker(), tmp_path / "file" / "cache")
-    with pytest.raises(StudyError, match="Could not write the cache"):
+    with pytest.raises(StudyError, match="Could not make the cache"):
         cached("images", KEY, Maker(), tmp_path / "file")

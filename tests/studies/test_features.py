@@ -9,10 +9,16 @@ from tensorprojection.studies.data.cache import cached
 from tensorprojection.studies.data.phantoms import chest
 from tensorprojection.studies.data.stored import open_stored, store
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.features import features
+from tensorprojection.studies.features import features_folder, open_features
 from tensorprojection.studies.models.backbones import backbone, find_weights, preprocess
 
 LITE = "efficientnet-lite0"
+
+
+def features(*args, **settings):
+    return open_features(features_folder(*args, **settings))
+
+
 N = 22
 BATCH, RUN = module.BATCH, module.run
 

@@ -127,7 +127,7 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_there(tmp_path):
 
     done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert "could not write" in done.stdout
+    assert "could not read or write" in done.stdout
     assert "File too large" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert results(tmp_path).equals(before)

@@ -15,7 +15,7 @@ from tensorprojection.studies.curves import read
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.figures import caption, figure, styles
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.report import report
+from tensorprojection.studies.report import write
 from tensorprojection.studies.table import as_markdown, bootstrap, render, rows
 
 METRICS = {
@@ -53,6 +53,10 @@ def run(tmp_path):
         return folder
 
     return write
+
+
+def report(folder, out=None):
+    return write(read(folder), folder if out is None else out)
 
 
 def value(folder, metric, model, epoch):

@@ -42,7 +42,7 @@ def epochs(count, start=0.0):
 
 def kept(rows):
     network = torch.nn.Linear(2, 2)
-    return checkpoint.take(network, torch.optim.Adam(network.parameters()), rows)
+    return checkpoint.take(network, torch.optim.Adam(network.parameters()), rows, "cpu")
 
 
 def finish(run, trial, model, rows):
@@ -165,7 +165,7 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
     optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
     network(torch.randn(8, 3)).square().sum().backward()
     optimizer.step()
-    taken = checkpoint.take(network, optimizer, epochs(1))
+    taken = checkpoint.take(network, optimizer, epochs(1), "cpu")
     checkpoint.save(taken, tmp_path / "a.pt")
     drawn = torch.rand(4)
 
@@ -173,7 +173,7 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
     other = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     fresh = torch.optim.Adam(other.parameters(), lr=0.7)
     loaded = checkpoint.load(tmp_path / "a.pt")
-    assert checkpoint.restore(loaded, other, fresh) == epochs(1)
+    assert checkpoint.restore(loaded, other, fresh, "cpu") == epochs(1)
     assert torch.equal(torch.rand(4), drawn)
     for name, value in network.state_dict().items():
         assert torch.equal(other.state_dict()[name], value)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import polars as pl
 import pytest
 from filelock import FileLock
@@ -14,6 +15,7 @@ from small_runs import carry_out, results, smoke
 
 import tensorprojection.studies.run
 from tensorprojection.studies.config import RunConfig, read_toml
+from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.training import Epoch
 from tensorprojection.studies.workers import run_units
@@ -108,7 +110,7 @@ def test_a_second_run_into_one_folder_stops(tmp_path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StudyError, match="Could not write to"):
+    with pytest.raises(StudyError, match="Could not read or write"):
         carry_out(smoke("oct"), tmp_path / "file" / "run")
 
 
@@ -170,3 +172,27 @@ def test_workers_end_when_nobody_listens(tmp_path):
     while multiprocessing.active_children() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not multiprocessing.active_children()
+
+
+# Images that change under a run
+
+
+def test_a_run_does_not_go_on_with_other_images(tmp_path):
+    """The split would be another, and validation would see images that were trained on."""
+    images = phantoms.make(64, size=32)
+    file = tmp_path / "mine.npz"
+
+    def write(images):
+        names = np.array(images.class_names)
+        np.savez(file, images=images.images, labels=images.labels, class_names=names)
+
+    write(images)
+    config = smoke("oct", data=str(file), images=None, trials=1, models=("base",))
+    carry_out(config, tmp_path / "run", jobs=1)
+    more = config.model_copy(update={"trials": 2})
+    write(phantoms.make(72, size=32))
+    with pytest.raises(StudyError, match="was begun with other images"):
+        carry_out(more, tmp_path / "run", jobs=1)
+    write(images)  # the same content, in a file that is newer
+    carry_out(more, tmp_path / "run", jobs=1)
+    assert results(tmp_path / "run")["trial"].max() == 2

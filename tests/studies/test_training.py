@@ -582,3 +582,11 @@ def test_a_worker_says_what_went_wrong(tmp_path, monkeypatch):
     assert not held.stop
     assert told(smoke("oct")) == workers.Done(unit)
     assert not lock.exists()
+
+
+def test_a_unit_that_has_finished_is_not_trained_again(tmp_path):
+    study, config, data = opened("oct")
+    events = []
+    for _ in range(2):
+        trained(tmp_path, Unit(0, "base"), study, config, data, events.append)
+    assert sum(isinstance(event, Epoch) for event in events) == config.epochs

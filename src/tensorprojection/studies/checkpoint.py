@@ -25,23 +25,25 @@ class Checkpoint:
     rows: list[Row]
 
 
-def take(network: nn.Module, optimizer: torch.optim.Optimizer, rows: list[Row]) -> Checkpoint:
+def take(
+    network: nn.Module, optimizer: torch.optim.Optimizer, rows: list[Row], device: str
+) -> Checkpoint:
     """The state as it is now."""
     rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        rng["cuda"] = torch.cuda.get_rng_state_all()
+    if device.startswith("cuda"):
+        rng["cuda"] = torch.cuda.get_rng_state(device)
     return Checkpoint(network.state_dict(), optimizer.state_dict(), rng, rows)
 
 
 def restore(
-    checkpoint: Checkpoint, network: nn.Module, optimizer: torch.optim.Optimizer
+    checkpoint: Checkpoint, network: nn.Module, optimizer: torch.optim.Optimizer, device: str
 ) -> list[Row]:
     """Puts network, optimizer and random numbers back; returns the rows so far."""
     network.load_state_dict(checkpoint.network)
     optimizer.load_state_dict(checkpoint.optimizer)
     torch.set_rng_state(checkpoint.rng["cpu"])
-    if "cuda" in checkpoint.rng and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(checkpoint.rng["cuda"])
+    if device.startswith("cuda"):
+        torch.cuda.set_rng_state(checkpoint.rng["cuda"], device)
     return list(checkpoint.rows)
 
 

@@ -84,7 +84,7 @@ def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
         raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
     assert config.backbone is not None
     weights = None if config.weights is None else Path(config.weights)
-    identity(config.backbone, weights)  # a mistake in these is told before copies are made
+    known = identity(config.backbone, weights)  # a mistake in these is told before copies are made
     opened = open_images(
         "chest",
         config.data,
@@ -93,11 +93,6 @@ def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
         seed=config.seed,
         skip_unreadable=config.skip_unreadable,
     )
-    if set(opened.images.class_names) != set(CHEST_COPIES):
-        raise StudyError(
-            f"Expected the classes {', '.join(CHEST_COPIES)}, got "
-            f"{', '.join(opened.images.class_names)}."
-        )
     copies = make_copies(
         opened.folder,
         opened.images,
@@ -116,7 +111,7 @@ def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
             workers=jobs,
             progress=partial(progress, f"features of {what}"),
         )
-    return Prepared(folders, opened.source, opened.unreadable)
+    return Prepared(folders, opened.source, opened.unreadable, known["weights"])
 
 
 def open_data(config: RunConfig, prepared: Prepared) -> ChestData:

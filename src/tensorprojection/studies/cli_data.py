@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
-Study = Literal["oct", "chest", "kvasir"]
+from .config import StudyName as Study
 
 app = App(name="data", help="The studies' images: download them, look them over.")
 

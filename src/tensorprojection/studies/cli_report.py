@@ -13,7 +13,8 @@ def report(
     /,
     *,
     out: Annotated[
-        Path | None, Parameter(help="Where figures and table go. Default: the run's folder.")
+        Path | None,
+        Parameter(help="Where figures and table go. Default: the run's folder."),
     ] = None,
     epoch: Annotated[
         int | None, Parameter(help="As if the run had ended with this epoch. Default: its last.")
@@ -29,7 +30,8 @@ def report(
     curves = read(folder) if epoch is None else read(folder).until(epoch)
     console = Console(highlight=False)
     console.print(render(curves))
-    where = folder if out is None else out
+    own = folder if epoch is None else folder / f"epoch-{epoch}"
+    where = own if out is None else out
     write(curves, where)
     console.print(f"Figures: {where / 'figures'}", soft_wrap=True, markup=False)
     console.print(

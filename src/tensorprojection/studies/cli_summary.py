@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from .config import StudyName
+
 
 def summary(
-    study: Annotated[Literal["oct", "chest", "kvasir"], Parameter(help="Whose networks.")],
+    study: Annotated[StudyName, Parameter(help="Whose networks.")],
     /,
     *,
     json: Annotated[bool, Parameter(help="Print JSON.", negative=())] = False,

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,16 +25,12 @@ from .data.cache import cached
 from .data.images import ImageSet
 from .errors import StudyError
 from .models.backbones import backbone, identity, preprocess
+from .processes import end_with_parent, settings_to_inherit
 
 BATCH = 16  # the fastest of 8, 16, 32 and 64, for both backbones
 BLOCK = 16 * BATCH  # images that are lost at most, for each worker, when it is stopped
 
 Array = NDArray[np.float32]
-
-
-def features(*args: Any, **settings: Any) -> Array:
-    """The features of all images, ``(N, channels, h, w)``, memory-mapped: see features_folder."""
-    return open_features(features_folder(*args, **settings))
 
 
 def open_features(folder: Path) -> Array:
@@ -77,11 +71,16 @@ def features_folder(
         # Beside the folder that is being made, which is emptied when its maker is killed.
         work = _Work(place.with_name(place.name.split(".")[0] + ".work"), len(images))
         _complete(work, images, name, weights, workers, progress)
-        work.file.rename(place / "features.npy")
-        shutil.rmtree(work.folder)
+        # The work stays until the folder has its name.
+        try:
+            os.link(work.file, place / "features.npy")
+        except OSError:  # a file system without links
+            shutil.copyfile(work.file, place / "features.npy")
 
     key = {"images": folder.name, "shape": images.images.shape, **identity(name, weights)}
-    return cached("features", key, make, cache)
+    made = cached("features", key, make, cache)
+    shutil.rmtree(made.with_name(made.name + ".work"), ignore_errors=True)
+    return made
 
 
 class _Work:
@@ -150,8 +149,13 @@ def _computing(name: str, weights: Path | None, workers: int) -> Iterator[Comput
     else:
         # Spawned, as a fork of a process that has run torch's threads may hang.
         pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (name, weights))
+
+        def compute(blocks: list[NDArray[np.uint8]]) -> Iterator[Array]:
+            with settings_to_inherit():  # the pool starts its processes when it is given work
+                return pool.map(_run_in_worker, blocks)
+
         try:
-            yield lambda blocks: pool.map(_run_in_worker, blocks)
+            yield compute
         except BrokenProcessPool as error:
             raise StudyError(
                 "A worker process ended before its time, perhaps for lack of memory. Run again "
@@ -176,17 +180,9 @@ _worker: tuple[nn.Module, str] | None = None  # what a worker process computes w
 
 def _start(name: str, weights: Path | None) -> None:
     global _worker
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     torch.set_num_threads(1)
     _worker = backbone(name, weights), name
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent is killed would wait for work for ever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _run_in_worker(images: NDArray[np.uint8]) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -47,6 +47,7 @@ class Watch:
         self.throughput = _Throughput()
         self.last: dict[Unit, Row] = {}
         self.begun: Mapping[Unit, int] = {}
+        self.unkept: defaultdict[Unit, float] = defaultdict(float)  # shares of the epoch under way
         self.epochs = 0
         self.units = self.done = 0
 
@@ -85,11 +86,16 @@ class Watch:
         all_of_it = self._task("all", units, self._count())
         self.bars.update(all_of_it, completed=self.done + started / config.epochs)
 
+    def sides(self, training: int, validation: int) -> None:
+        """So many train and validate, copies included."""
+        self._line(f"A trial trains on {training:,} and validates on {validation:,}.")
+
     def show(self, event: Event) -> None:
         """Something has happened in training."""
         if isinstance(event, Step):
             self.throughput.add(event.images)
             self.bars.advance(self.tasks["all"], event.share)
+            self.unkept[event.unit] += event.share
             self.bars.update(self.tasks["all"], info=f"{self.throughput.rate():.0f} images/s")
             task = self._unit(event.unit)
             info = f"epoch {event.epoch}/{self.epochs}{self._metrics(event.unit)}"
@@ -97,6 +103,7 @@ class Watch:
             self.bars.update(task, info=info)
         elif isinstance(event, Epoch):
             self.last[event.unit] = event.row
+            self.unkept[event.unit] = 0.0
             self.bars.update(self._unit(event.unit), completed=event.row["epoch"])
         elif isinstance(event, Done):
             self.done += 1
@@ -105,6 +112,7 @@ class Watch:
             self._line(f"{event.unit}, {self.epochs} epochs{self._metrics(event.unit)}")
         elif isinstance(event, Restarted):
             self._end(str(event.unit))
+            self.bars.advance(self.tasks["all"], -self.unkept.pop(event.unit, 0.0))
             self._line(f"{event.unit}: its process ended with {event.how}; another goes on.")
         elif isinstance(event, Failed):
             self._end(str(event.unit))

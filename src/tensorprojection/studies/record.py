@@ -19,6 +19,12 @@ from .study import Prepared
 PACKAGES = ("tensorprojection", "torch", "numpy", "monai", "torchmetrics", "polars", "pillow")
 
 
+def same_as_before(run: Path, prepared: Prepared) -> bool:
+    """Whether the images and weights are those that the run was begun with."""
+    path = run / "record.json"
+    return not path.exists() or json.loads(path.read_bytes())[0]["identity"] == prepared.identity()
+
+
 def add_record(run: Path, config: RunConfig, prepared: Prepared, jobs: int) -> None:
     """One more start of this run, in ``record.json``."""
     path = run / "record.json"
@@ -31,6 +37,7 @@ def add_record(run: Path, config: RunConfig, prepared: Prepared, jobs: int) -> N
             "jobs": jobs,
             "threads": config.threads,
             "images": prepared.source,
+            "identity": prepared.identity(),
             "unreadable": {"count": len(prepared.unreadable), "files": prepared.unreadable},
             "versions": {"python": platform.python_version(), **_versions()},
             "machine": _machine(),

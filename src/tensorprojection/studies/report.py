@@ -5,18 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import figures, table
-from .curves import Curves, read
+from .curves import Curves
 from .errors import StudyError
-
-
-def report(folder: Path, out: Path | None = None) -> list[Path]:
-    """Make the figures and the table of the run in that folder; returns the files.
-
-    Args:
-        folder: with the run's ``config.toml`` and ``results.parquet``.
-        out: where ``figures/``, ``table.md`` and ``table.csv`` go; the run's folder unless given.
-    """
-    return write(read(folder), folder if out is None else out)
 
 
 def write(curves: Curves, out: Path) -> list[Path]:

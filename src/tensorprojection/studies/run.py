@@ -15,7 +15,7 @@ from .config import RunConfig, read_config
 from .errors import StudyError
 from .files import write_whole
 from .progress import Watch
-from .record import add_record
+from .record import add_record, same_as_before
 from .registry import STUDIES
 from .results import UnitFiles, gather, write_results
 from .training import Unit
@@ -41,7 +41,8 @@ def run(config: RunConfig, folder: Path, jobs: int, watch: Watch) -> Outcome:
         with _only_one(folder):
             return _run(config, folder, jobs, watch)
     except OSError as error:
-        raise StudyError(f"Could not write to {folder}: {error.strerror or error}.") from error
+        where = error.filename or folder
+        raise StudyError(f"Could not read or write {where}: {error.strerror or error}.") from error
 
 
 def default_jobs(threads: int, device: str) -> int:
@@ -61,10 +62,16 @@ def _run(config: RunConfig, folder: Path, jobs: int, watch: Watch) -> Outcome:
         _gather(config, folder, units)  # a run killed after its last unit has not
         return Outcome(folder, True, ())
     prepared = study.prepare(config, jobs, watch.preparing)
-    study.open(config, prepared).sides(0)  # what cannot be split is told before anything starts
+    training, validation = study.open(config, prepared).sides(0)
+    if not same_as_before(folder, prepared):
+        raise StudyError(
+            f"{folder} was begun with other images or weights than those that are there now. "
+            "Choose another --out."
+        )
     write_whole(folder / "config.toml", config.as_toml())
     add_record(folder, config, prepared, jobs)
     watch.begin(config, prepared, len(units), {u: len(_files(folder, u).rows()) for u in missing})
+    watch.sides(len(training), len(validation))
     failures = []
     for event in run_units(missing, jobs, Task(config, prepared, folder)):
         watch.show(event)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .config import RunConfig
+from .data.cache import digest_of
 
 Rows = NDArray[np.int64]
 Progress = Callable[[str, int, int], None]  # what is being made, how much of it, out of how much
@@ -42,6 +43,15 @@ class Prepared:
     folders: dict[str, Path]
     source: str
     unreadable: tuple[str, ...] = ()
+    weights: str | None = None  # of a frozen network: their sha256
+
+    def identity(self) -> dict[str, str]:
+        """What the results depend on, by content; a folder made anew elsewhere has the same."""
+        found: dict[str, str] = {}
+        for name in ("images", "copies"):
+            if name in self.folders:
+                found[name] = digest_of(self.folders[name])
+        return found if self.weights is None else {**found, "weights": self.weights}
 
 
 @dataclass(frozen=True)

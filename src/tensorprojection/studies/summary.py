@@ -17,14 +17,13 @@ from rich import box, table, text
 from rich.console import Group
 from torch import Tensor, nn
 
+from .config import StudyName
 from .models.backbones import BACKBONES
 from .models.chest_head import HEADS as CHEST_HEADS
 from .models.chest_head import chest_head
 from .models.oct_cnn import HEADS as OCT_HEADS
 from .models.oct_cnn import oct_cnn
 from .models.unet import FORMS, Join, unet
-
-Study = Literal["oct", "chest", "kvasir"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Row:
 class Table:
     """One form of a study's network."""
 
-    study: Study
+    study: StudyName
     form: str
     title: str
     rows: tuple[Row, ...]
@@ -57,7 +56,7 @@ class Table:
 
 
 def tables(
-    study: Study,
+    study: StudyName,
     *,
     size: int | None = None,
     channels: int | None = None,
@@ -74,8 +73,8 @@ def tables(
         channels: of the U-Net's first convolution, kvasir only; 16 unless given.
         backbone: chest only, one of ``BACKBONES``; "densenet121" unless given.
     """
-    if study not in get_args(Study):
-        raise ValueError(f"Expected a study of {_listed(get_args(Study))}, got {study!r}.")
+    if study not in get_args(StudyName):
+        raise ValueError(f"Expected a study of {_listed(get_args(StudyName))}, got {study!r}.")
     if channels is not None and study != "kvasir":
         raise ValueError(f"Expected channels for 'kvasir' only, got {channels} for {study!r}.")
     if backbone is not None and study != "chest":

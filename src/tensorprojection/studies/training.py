@@ -70,6 +70,8 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
     Every epoch ends with a checkpoint; a process that is killed loses the epoch that it was in.
     """
     files = UnitFiles.of(run, unit.trial, unit.model)
+    if files.finished.exists():  # by a process that was killed before it could say so
+        return
     training, validation = data.sides(unit.trial)
     torch.manual_seed(start_seed(config.seed, unit.trial))
     drawn = batch_order(config.seed, unit.trial, 0, len(training))  # rows may be sorted by class
@@ -80,7 +82,7 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
     rows: list[Row] = []
     if (kept := checkpoint.load(files.checkpoint)) is not None:
-        rows = checkpoint.restore(kept, network, optimizer)
+        rows = checkpoint.restore(kept, network, optimizer, config.device)
     for epoch in range(len(rows) + 1, config.epochs + 1):
         started = time.perf_counter()
         order = training[batch_order(config.seed, unit.trial, epoch, len(training))]
@@ -100,7 +102,8 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
             row |= validate(network, study, config, data, validation)
         _check_finite(unit, row)
         rows.append(row | {"seconds": seconds})
-        checkpoint.save(checkpoint.take(network, optimizer, rows), files.checkpoint)
+        state = checkpoint.take(network, optimizer, rows, config.device)
+        checkpoint.save(state, files.checkpoint)
         say(Epoch(unit, rows[-1]))
     files.finish(rows)
 

@@ -8,14 +8,11 @@ for a straggler of the first and never writes beside it.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -27,6 +24,7 @@ from tensorprojection.errors import ProjectionError
 
 from .config import RunConfig
 from .errors import StudyError
+from .processes import end_with_parent, settings_to_inherit
 from .results import UnitFiles
 from .study import Prepared
 from .training import Epoch, Step, Unit, train
@@ -156,45 +154,24 @@ def _start(task: Task, unit: Unit) -> _Worker:
     return _Worker(process, ours, unit)
 
 
-@contextmanager
-def settings_to_inherit() -> Iterator[None]:
-    """What processes started in here take over: Ctrl-C is the parent's, and freed memory is kept.
-
-    By default glibc's malloc gives every large block back and gets it anew, page by page, at each
-    step: for networks of this size that takes nearly as long as the arithmetic.
-    """
-    settings = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-    added = [name for name in settings if name not in os.environ]
-    os.environ.update({name: settings[name] for name in added})
-    mine = threading.current_thread() is threading.main_thread()
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN) if mine else None
-    try:
-        yield
-    finally:
-        if mine:
-            signal.signal(signal.SIGINT, interrupt)
-        for name in added:
-            del os.environ[name]
-
-
 # In the worker
 
 
 def work(link: Connection, task: Task, unit: Unit | None) -> None:
     """Train the unit, then every other that comes, until None does."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     import torch
 
     from .registry import STUDIES
 
     config = task.config
     torch.set_num_threads(config.threads)
-    study = STUDIES[config.study]
-    data = study.open(config, task.prepared)
+    study, data = STUDIES[config.study], None
     while unit is not None:
         say = _Say(link)
         files = UnitFiles.of(task.run, unit.trial, unit.model)
         try:
+            data = data or study.open(config, task.prepared)
             files.lock.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
                 train(unit, study, config, data, task.run, say)
@@ -207,7 +184,9 @@ def work(link: Connection, task: Task, unit: Unit | None) -> None:
             )
         except OSError as error:
             where = error.filename or task.run
-            link.send(Failed(unit, f"could not write {where}: {error.strerror}.", stop=True))
+            link.send(
+                Failed(unit, f"could not read or write {where}: {error.strerror}.", stop=True)
+            )
         except Exception:
             link.send(Failed(unit, traceback.format_exc()))
         else:
@@ -235,11 +214,3 @@ class _Say:
             self.link.send(self.steps)
         self.link.send(event)
         self.steps, self.last = None, now
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent is killed has nobody to work for."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

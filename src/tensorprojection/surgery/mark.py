@@ -42,10 +42,13 @@ def mark(model: nn.Module) -> nn.Module:
         return Marked(model)
     if isinstance(model, HOPE):
         return _plain_hope(model)
+    marked: dict[nn.Module, nn.Module] = {}  # one that has several names stays one
     for parent in list(model.modules()):
-        for name, child in parent.named_children():
+        for name, child in list(parent._modules.items()):
             if isinstance(child, _Projection | FrozenProjection | HOPE):
-                setattr(parent, name, mark(child))
+                if child not in marked:
+                    marked[child] = mark(child)
+                setattr(parent, name, marked[child])
     return model
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..errors import ProjectionValueError
+from ..errors import ProjectionTypeError, ProjectionValueError
 from ..layers import TensorProjection
 from ..shapes import Shape, complete, read_shape
 from .choose import Place, What, choose, place_of, refusal
@@ -162,6 +162,11 @@ def _fitting(place: Place | str, target: Sequence[int | None] | None) -> Place |
 
 def _projection(place: Place, options: dict[str, Any]) -> TensorProjection:
     where: dict[str, Any] = {"device": place.like.device, "dtype": place.like.dtype}
+    if taken := sorted({*where} & {*options}):
+        raise ProjectionTypeError(
+            f"Expected options for the projections only, got {' and '.join(taken)}: these are "
+            "those of the tensor that comes in."
+        )
     return TensorProjection(place.in_shape, place.out_shape, **where, **options)
 
 

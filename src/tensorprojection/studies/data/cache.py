@@ -17,6 +17,7 @@ from ..errors import StudyError
 
 # Part of every key: raised when what is stored changes its meaning, so that old folders are unused.
 FORMAT = 1
+DIGEST = "digest.txt"
 
 
 def cache_folder() -> Path:
@@ -54,9 +55,10 @@ def cached(
                 _fill(place, text, make)
         return place
     except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
         raise StudyError(
-            f"Could not write the cache {place}: {error.strerror or error}. Free some space, or "
-            "set TENSORPROJECTION_CACHE to a folder that has some."
+            f"Could not make the cache {place}: {error.strerror or error}{where}. "
+            "Where there is no space, set TENSORPROJECTION_CACHE to a folder that has some."
         ) from error
 
 
@@ -68,6 +70,34 @@ def _fill(place: Path, key: str, make: Callable[[Path], None]) -> None:
     try:
         make(beside)
         (beside / "key.json").write_text(key + "\n")
+        (beside / DIGEST).write_text(_digest(beside))
+        for path in (*beside.iterdir(), beside):
+            _sync(path)  # or a power cut could leave a folder that is there and empty
         beside.rename(place)
+        _sync(place.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def digest_of(folder: Path) -> str:
+    """Of all arrays in a folder of the cache: the same content, wherever it came from."""
+    path = folder / DIGEST
+    return path.read_text() if path.exists() else _digest(folder)
+
+
+def _digest(folder: Path) -> str:
+    whole = hashlib.sha256()
+    for path in sorted(folder.glob("*.npy")):
+        with open(path, "rb") as file:
+            whole.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}".encode())
+    return whole.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":  # where a folder cannot be opened
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -27,6 +27,9 @@ CHUNK = 32  # images a task
 WAY_OUT = "Replace it, or leave such files out with --skip-unreadable."
 
 
+JPEG_NOISE = 16  # an empty mask may have values up to this
+
+
 class UnreadableError(Exception):
     """Why a file gives no image, as a clause that follows the file's name."""
 
@@ -81,8 +84,16 @@ def fit(image: Image.Image, size: int, mode: Mode) -> NDArray[np.uint8]:
 
 
 def fit_mask(mask: Image.Image, size: int) -> NDArray[np.uint8]:
-    """0 and 1. Binary before it is resized, as JPEG leaves other values about, and after."""
-    binary = to_mode(mask, "L").point([255 if value > 127 else 0 for value in range(256)])
+    """0 and 1. Binary before it is resized, as JPEG leaves other values about, and after.
+
+    Masks of 0 and 1 are taken as such. Values in between, with none above one half, are neither.
+    """
+    gray = to_mode(mask, "L")
+    highest = int(gray.getextrema()[1])  # type: ignore[arg-type]
+    if JPEG_NOISE < highest <= 127:
+        raise UnreadableError(f"has values up to {highest} where a mask has 0 and 255, or 0 and 1")
+    threshold = 0 if highest == 1 else 127
+    binary = gray.point([255 if value > threshold else 0 for value in range(256)])
     return (fit(binary, size, "L") > 127).astype(np.uint8)
 
 

@@ -83,6 +83,17 @@ def open_images(
     if seed < 0:
         raise StudyError(f"Expected a seed of 0 or more, got {seed}.")
     wanted = _Wanted(study, size, count, seed, skip_unreadable, workers, cache)
+    opened = _open(wanted, data)
+    expected, got = kind_of(study).class_names, opened.images.class_names
+    if set(expected) != set(got):
+        raise StudyError(
+            f"Expected images of the classes {', '.join(expected)} in {data}, got "
+            f"{', '.join(got) or 'none'}."
+        )
+    return opened
+
+
+def _open(wanted: _Wanted, data: str | Path | None) -> Opened:
     if data is None or str(data) == "phantoms":
         return _phantoms(wanted)
     path = Path(data)
@@ -91,7 +102,7 @@ def open_images(
     if path.is_file() and path.suffix.lower() == ".npz":
         return _npz(wanted, path)
     if path.is_file() and is_archive(path):
-        return _folder(wanted, unpacked(path, cache), str(path))
+        return _folder(wanted, unpacked(path, wanted.cache), str(path))
     what = "which is none of these" if path.exists() else "which does not exist"
     raise StudyError(
         f"Expected phantoms, a folder, an .npz, a zip or a tar file, got {path}, {what}."
