@@ -39,7 +39,7 @@ VECTOR = 16
 PASS_BYTES = 512.0  # what one more pass costs a row, in bytes that could be moved meanwhile
 SEARCH_LIMIT = 5  # modes up to which all orders of all groupings are compared
 KRONECKER_LIMIT = 2**18  # entries of a Kronecker product, at most
-CHUNK_BYTES = 2**21  # of the larger tensor, so that intermediate results stay in the cache
+CHUNK_BYTES = 2**23  # of the larger tensor, so that intermediate results stay in the cache
 
 
 @dataclass(frozen=True)
