@@ -31,8 +31,9 @@ def random_densenet121(folder: Path) -> Path:
     from monai.networks.nets import DenseNet121
 
     path = folder / "densenet121.pth"
-    state = DenseNet121(spatial_dims=2, in_channels=3, out_channels=1000).state_dict()
-    torch.save({name.replace(".layers.", "."): value for name, value in state.items()}, path)
+    state = DenseNet121(spatial_dims=2, in_channels=3, out_channels=1000).features.state_dict()
+    names = {name: f"features.{name.replace('.layers.', '.')}" for name in state}
+    torch.save({names[name]: value for name, value in state.items()}, path)
     return path
 
 

@@ -147,6 +147,7 @@ def _computing(name: str, weights: Path | None, workers: int) -> Iterator[Comput
         finally:
             torch.set_num_threads(threads)
     else:
+        backbone(name, weights)  # here first: a mistake in the weights is told as what it is
         # Spawned, as a fork of a process that has run torch's threads may hang.
         pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (name, weights))
 

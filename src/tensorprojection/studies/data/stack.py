@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+LARGE = 4096  # bytes of a row, from which a copy takes longer than a turn of a loop
+
 
 class Stack:
     """Arrays of one dtype and one shape of row, one below the other; nothing is copied.
@@ -40,5 +42,10 @@ class Stack:
         result = np.empty((len(rows), *first.shape[1:]), first.dtype)
         for k, array in enumerate(self.arrays):
             places = np.flatnonzero(of == k)
-            result[places] = array[rows[places] - self.starts[k]]
+            found = rows[places] - self.starts[k]
+            if result[:1].nbytes < LARGE:
+                result[places] = array[found]
+            else:  # which copies once and not twice
+                for place, row in zip(places.tolist(), found.tolist(), strict=True):
+                    result[place] = array[row]
         return result
