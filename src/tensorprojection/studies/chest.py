@@ -18,7 +18,6 @@ from .config import RunConfig
 from .data.augment import CHEST as CHANGES
 from .data.copies import CHEST_COPIES, Copies, make_copies, open_copies, rows_for
 from .data.images import ImageSet
-from .data.sources import open_images
 from .data.splits import split
 from .data.stack import Stack
 from .data.stored import open_stored
@@ -28,7 +27,7 @@ from .metrics import Classification
 from .models.backbones import BACKBONES, identity
 from .models.chest_head import HEADS, chest_head
 from .seeds import split_seed
-from .study import Prepared, Progress, Rows, Study
+from .study import Prepared, Progress, Rows, Study, open_asked_for
 
 CLASSES = 4
 
@@ -85,14 +84,7 @@ def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
     assert config.backbone is not None
     weights = None if config.weights is None else Path(config.weights)
     known = identity(config.backbone, weights)  # a mistake in these is told before copies are made
-    opened = open_images(
-        "chest",
-        config.data,
-        size=config.size,
-        count=config.images,
-        seed=config.seed,
-        skip_unreadable=config.skip_unreadable,
-    )
+    opened = open_asked_for(config)
     copies = make_copies(
         opened.folder,
         opened.images,

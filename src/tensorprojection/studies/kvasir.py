@@ -12,7 +12,6 @@ from .config import RunConfig
 from .data.augment import KVASIR as CHANGES
 from .data.copies import KVASIR_COPIES, Copies, make_copies, open_copies, rows_for
 from .data.images import ImageSet
-from .data.sources import open_images
 from .data.splits import split
 from .data.stack import Stack
 from .data.stored import open_stored
@@ -21,7 +20,7 @@ from .losses import dice_loss
 from .metrics import Segmentation
 from .models.unet import FORMS, unet
 from .seeds import split_seed
-from .study import Prepared, Progress, Rows, Study
+from .study import Prepared, Progress, Rows, Study, open_asked_for
 
 SPLIT = (700, 300)
 
@@ -79,14 +78,7 @@ def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
         step = 8 * FORMS[model].factor
         if config.size % step:
             raise StudyError(f"Expected a size divisible by {step} for {model}, got {config.size}.")
-    opened = open_images(
-        "kvasir",
-        config.data,
-        size=config.size,
-        count=config.images,
-        seed=config.seed,
-        skip_unreadable=config.skip_unreadable,
-    )
+    opened = open_asked_for(config)
     assert config.copies is not None
     copies = make_copies(
         opened.folder,

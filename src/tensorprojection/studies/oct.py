@@ -12,14 +12,13 @@ from tensorprojection import HOPE
 
 from .config import RunConfig
 from .data.images import ImageSet
-from .data.sources import open_images
 from .data.splits import split
 from .data.stored import open_stored
 from .errors import StudyError
 from .metrics import Classification
 from .models.oct_cnn import HEADS, freeze_mpca, oct_cnn
 from .seeds import split_seed
-from .study import Prepared, Progress, Rows, Study
+from .study import Prepared, Progress, Rows, Study, open_asked_for
 
 CLASSES = 4
 # D(U) starts near 35 for 32 columns of 128: so it weighs about as much as a quarter of the loss.
@@ -61,14 +60,7 @@ class OctData:
 def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
     if config.size % 16:
         raise StudyError(f"Expected a size divisible by 16, got {config.size}.")
-    opened = open_images(
-        "oct",
-        config.data,
-        size=config.size,
-        count=config.images,
-        seed=config.seed,
-        skip_unreadable=config.skip_unreadable,
-    )
+    opened = open_asked_for(config)
     return Prepared({"images": opened.folder}, opened.source, opened.unreadable)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .config import RunConfig
 from .data.cache import digest_of
+from .data.sources import Opened, open_images
 
 Rows = NDArray[np.int64]
 Progress = Callable[[str, int, int], None]  # what is being made, how much of it, out of how much
@@ -84,3 +85,15 @@ class Study:
     metrics: Callable[[], Metrics]
     penalty: Callable[[nn.Module], Tensor | None] = lambda network: None
     channels_last: bool = True
+
+
+def open_asked_for(config: RunConfig) -> Opened:
+    """The images that a run asks for."""
+    return open_images(
+        config.study,
+        config.data,
+        size=config.size,
+        count=config.images,
+        seed=config.seed,
+        skip_unreadable=config.skip_unreadable,
+    )
