@@ -12,7 +12,7 @@ from tensorprojection.studies.errors import StudyError
 OUTSIDE = [
     "../evil.txt",
     "a/../../evil.txt",
-    "/tmp/evil.txt",
+    "/outside/evil.txt",
     "..\\evil.txt",
     "a\\..\\..\\evil.txt",
     "C:\\evil.txt",
