@@ -24,6 +24,11 @@ def check_floating(x: Tensor, name: str) -> None:
         )
 
 
+def has_values(x: Tensor) -> bool:
+    """Whether x is an ordinary tensor with numbers in it: not meta, not a stand-in of a tracer."""
+    return not x.is_meta and type(x.data) is Tensor
+
+
 def in_transform(*xs: Tensor) -> bool:
     """Whether a transform of torch.func is under way, or an x is batched or carries a tangent."""
     if torch._C._functorch.peek_interpreter_stack() is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .dtypes import in_transform
+from .dtypes import has_values, in_transform
 
 Us = list[Tensor | None]
 
@@ -58,11 +58,7 @@ def may_keep(Ws: Sequence[Tensor]) -> bool:
         return False
     if torch.is_grad_enabled() and any(W.requires_grad for W in Ws):
         return False
-    return all(map(_has_values, Ws))
-
-
-def _has_values(W: Tensor) -> bool:
-    return not W.is_meta and type(W.data) is Tensor
+    return all(map(has_values, Ws))
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:

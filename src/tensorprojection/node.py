@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .dtypes import cast, in_transform, map_dtype, no_autocast
+from .dtypes import cast, has_values, in_transform, map_dtype, no_autocast
 from .errors import DivergedError
 from .polar import EpsMode, polar, polar_grad_values, polar_values
 from .project import back_project, gradient_values, map_values, project
@@ -36,9 +36,7 @@ def can_be_one_node(x: Tensor, Ws: Sequence[Tensor | None]) -> bool:
     if torch.compiler.is_compiling():
         return False
     tensors = [x, *(W for W in Ws if W is not None)]
-    return not in_transform(*tensors) and not any(
-        t.is_meta or type(t.data) is not Tensor for t in tensors
-    )
+    return not in_transform(*tensors) and all(map(has_values, tensors))
 
 
 def project_by_weights(x: Tensor, Ws: Sequence[Tensor | None], settings: Settings) -> Tensor:

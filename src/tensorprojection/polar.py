@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .dtypes import check_floating, in_transform, no_autocast
+from .dtypes import check_floating, has_values, in_transform, no_autocast
 from .errors import ProjectionError, ProjectionTypeError, ProjectionValueError
 from .small import is_small, small_polar, small_polar_grad
 from .spectrum import decompose, float32_suffices, gram
@@ -169,7 +169,7 @@ def _(W: Tensor, *_: Any) -> Tensor:
 
 
 def _is_opaque(W: Tensor) -> bool:
-    return torch.compiler.is_compiling() or W.is_meta or type(W.data) is not Tensor
+    return torch.compiler.is_compiling() or not has_values(W)
 
 
 # Functions of W and M: see Note [Closed under differentiation].
