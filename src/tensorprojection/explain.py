@@ -64,10 +64,10 @@ def plan(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Expl
     """
     Us = layer.projections()
     layout = layout_of(x, Us)
-    large, small = layout.plan.large, layout.plan.small
-    shrink = _choice(layout, layout.plan.shrink, lambda s: chain_cost(s, large, small))
-    grow = _choice(layout, layout.plan.grow, lambda s: chain_cost(s, small, large))
-    pair = _choice(layout, layout.plan.pair, lambda s: pair_cost(s, large, small))
+    large, small, tiles = layout.plan.large, layout.plan.small, layout.plan.tiles
+    shrink = _choice(layout, layout.plan.shrink, lambda s: chain_cost(s, large, small, tiles))
+    grow = _choice(layout, layout.plan.grow, lambda s: chain_cost(s, small, large, tiles))
+    pair = _choice(layout, layout.plan.pair, lambda s: pair_cost(s, large, small, tiles))
     forward, backward = (grow, shrink) if layer.transposed else (shrink, grow)
     b = x.ndim - layer.order
     return Explanation(

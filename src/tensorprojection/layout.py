@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .compiled.library import serves
 from .plan import Plan, make_plan
 
 Matrices = Sequence[Tensor | None]
@@ -66,7 +67,8 @@ def layout_of(x: Tensor, Us: Matrices) -> Layout:
             small.append(x.shape[a])
             modes.append(None)
     touched = tuple(k for k, mode in enumerate(modes, start=1) if mode is not None)
-    return Layout(axes, tuple(modes), make_plan(tuple(large), tuple(small), touched))
+    plan = make_plan(tuple(large), tuple(small), touched, serves(x))
+    return Layout(axes, tuple(modes), plan)
 
 
 def memory_order(x: Tensor, b: int) -> tuple[int, ...]:

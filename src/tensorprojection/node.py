@@ -16,10 +16,8 @@ import torch
 from torch import Tensor
 
 from .dtypes import cast, has_values, in_transform, map_dtype, no_autocast
-from .errors import DivergedError
 from .polar import EpsMode, polar, polar_grad_values, polar_values
 from .project import back_project, gradient_values, map_values, project
-from .small import is_small
 
 
 class Settings(NamedTuple):
@@ -29,6 +27,10 @@ class Settings(NamedTuple):
     eps: tuple[float, ...]
     eps_mode: EpsMode
     names: tuple[str, ...]
+
+    @property
+    def relative(self) -> bool:
+        return self.eps_mode == "relative"
 
 
 def can_be_one_node(x: Tensor, Ws: Sequence[Tensor | None]) -> bool:
@@ -52,13 +54,13 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, settings: Settings, x: Tensor, *Ws: Tensor | None) -> Tensor:
         Us: list[Tensor | None] = [None] * len(Ws)
-        ctx.groups = _alike(Ws, settings.eps)
-        spectra: list[Tensor] = []
-        for modes in ctx.groups:
-            U, *spectrum = _values(modes, Ws, settings, x.dtype)
+        spectra: list[Tensor | None] = []
+        for k, W in enumerate(Ws):
+            spectrum: list[Tensor | None] = [None, None, None]
+            if W is not None:
+                eps, name = settings.eps[k], settings.names[k]
+                Us[k], *spectrum = polar_values(W, eps, settings.relative, x.dtype, name)
             spectra += spectrum
-            for k, U_k in zip(modes, U.unbind() if len(modes) > 1 else (U,), strict=True):
-                Us[k] = U_k
         ctx.settings, ctx.order = settings, len(Ws)
         ctx.save_for_backward(x, *Ws, *Us, *spectra)
         return map_values(x, Us, settings.transposed, x)
@@ -80,44 +82,14 @@ class _Node(torch.autograd.Function):
             return None, map_values(grad, Us, not settings.transposed, x), *[None] * order
         grad_x, *grad_Us = gradient_values(x, grad, Us, settings.transposed, want_x)
         by_mode = iter(grad_Us)
-        dUs = [None if W is None else next(by_mode) for W in Ws]
         grad_Ws: list[Tensor | None] = [None] * order
-        relative = settings.eps_mode == "relative"
-        for i, modes in enumerate(ctx.groups):
-            W, dU, eps = _together(modes, Ws), _together(modes, dUs), settings.eps[modes[0]]
-            G, V, s = spectra[3 * i : 3 * i + 3]
-            dW = polar_grad_values(W, dU, G, V, s, eps, relative)
-            for k, dW_k in zip(modes, dW.unbind() if len(modes) > 1 else (dW,), strict=True):
-                grad_Ws[k] = dW_k if want_Ws[k] else None
+        for k, W in enumerate(Ws):
+            if W is None:
+                continue
+            dU, (G, V, s), eps = next(by_mode), spectra[3 * k : 3 * k + 3], settings.eps[k]
+            if want_Ws[k]:
+                grad_Ws[k] = polar_grad_values(W, dU, G, V, s, eps, settings.relative)
         return None, grad_x if want_x else None, *grad_Ws
-
-
-def _alike(Ws: Sequence[Tensor | None], eps: Sequence[float]) -> list[list[int]]:
-    """The modes, small W's of one shape and one ε together: it is the calls that cost."""
-    groups: dict[Any, list[int]] = {}
-    for k, (W, e) in enumerate(zip(Ws, eps, strict=True)):
-        if W is not None:
-            groups.setdefault((W.shape, W.dtype, e) if is_small(W) else k, []).append(k)
-    return list(groups.values())
-
-
-def _together(modes: list[int], matrices: Sequence[Tensor | None]) -> Tensor:
-    found = [A for A in (matrices[k] for k in modes) if A is not None]
-    return torch.stack(found) if len(found) > 1 else found[0]
-
-
-def _values(
-    modes: list[int], Ws: Sequence[Tensor | None], settings: Settings, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """U, G, V and s of these modes' W's."""
-    relative, eps = settings.eps_mode == "relative", settings.eps[modes[0]]
-    names = settings.names
-    try:
-        return polar_values(_together(modes, Ws), eps, relative, dtype, names[modes[0]])
-    except DivergedError:
-        for k in modes:  # one by one, to tell which
-            polar_values(_together([k], Ws), eps, relative, dtype, names[k])
-        raise
 
 
 def _differentiable(ctx: Any, x: Tensor, grad: Tensor, Ws: Sequence[Tensor | None]) -> Any:

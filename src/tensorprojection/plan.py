@@ -1,18 +1,20 @@
-"""Which matrix products carry out a multilinear map, and in which order.
+"""Which steps carry out a multilinear map, and in which order.
 
 Note [The cost model]
     A tensor lies in memory as (L, d_1, …, d_m): L counts the rows of everything before the first
     mode to be projected, neighbouring modes left alone count as one. Projecting mode k is a matrix
     product over an (left, p_k, right) view of it, for which nothing is permuted or copied: one
-    product where right = 1, else a batch of them. Neighbouring modes can go together as one
-    product with the Kronecker product of their U's: more arithmetic, but in one pass of a shape
-    that a GEMM is good at, in place of two passes of tiny ones.
+    product where right = 1, else a batch of them. Neighbouring modes can go together, in one pass
+    in place of one each: as a *tile*, a piece that goes through all of its products while it is in
+    the cache (compiled/maps.c, where it was built), or else as one product with the Kronecker
+    product of their U's, which is more arithmetic, but of a shape that a GEMM is good at.
 
     A pass costs whichever is larger: its traffic (bytes in and out), or its arithmetic, expressed
     as the bytes that could be moved in the same time (`FLOPS_PER_BYTE`). Arithmetic is dearer the
     smaller the product: each of its dimensions d adds `SMALL` / d to the time it would take at the
     full rate, half as much again in a batch of products, where besides an innermost dimension
-    below the width of a vector register wastes the rest of the register.
+    below the width of a vector register wastes the rest of the register. Tiles do not care about
+    the sizes; they run at `TILE_RATE` of the full rate.
 
     Three maps are planned: *shrink* (Eq. 1; the backward pass of Eq. 13), *grow* (Eq. 13; the
     backward pass of Eq. 1), and *pair*, the derivative by the U's, which pairs a large tensor X
@@ -39,6 +41,10 @@ VECTOR = 16
 PASS_BYTES = 512.0  # what one more pass costs a row, in bytes that could be moved meanwhile
 SEARCH_LIMIT = 5  # modes up to which all orders of all groupings are compared
 KRONECKER_LIMIT = 2**18  # entries of a Kronecker product, at most
+TILE_RATE = 0.5  # of the full rate
+TILE_MODES = 4  # at most, as in maps.c
+TILE_NUMBERS = 2048  # of one copy of the large side: with its lanes it has to fit the cache
+TILE_ENTRIES = 4096  # of all matrices together
 CHUNK_BYTES = 2**23  # of the larger tensor, so that intermediate results stay in the cache
 
 
@@ -53,63 +59,124 @@ class Plan:
     grow: Steps
     pair: Steps
     joint: bool  # whether grow(Z) and shrink(X), where wanted too, are the last step of `pair`
+    tiles: bool  # whether there is a compiled kernel for tiles
+
+    def is_tiled(self, group: Group) -> bool:
+        """Whether the step of this group is by tiles, not by one product."""
+        sides = (tuple(side[k - 1] for k in group) for side in (self.large, self.small))
+        return self.tiles and fits_tile(*sides)
 
 
 @lru_cache(maxsize=1024)
-def make_plan(large: tuple[int, ...], small: tuple[int, ...], touched: tuple[int, ...]) -> Plan:
+def make_plan(
+    large: tuple[int, ...], small: tuple[int, ...], touched: tuple[int, ...], tiles: bool = False
+) -> Plan:
     """The cheapest steps for axes of these sizes, of which the touched ones (from 1) change."""
-    ways = list(candidates(touched, large, small))
-    shrink = min(ways, key=lambda steps: chain_cost(steps, large, small))
-    grow = min(ways, key=lambda steps: chain_cost(steps, small, large))
-    full = chain_cost(grow, small, large)
-    pair = min(
-        ways, key=lambda s: pair_cost(s, large, small) + min(full, last_cost(s, large, small))
-    )
-    joint = last_cost(pair, large, small) <= full
-    return Plan(large, small, touched, shrink, grow, pair, joint)
+    ways = list(candidates(touched, large, small, tiles))
+    shrink = min(ways, key=lambda steps: chain_cost(steps, large, small, tiles))
+    grow = min(ways, key=lambda steps: chain_cost(steps, small, large, tiles))
+    full = chain_cost(grow, small, large, tiles)
+
+    def cost(steps: Steps) -> float:
+        last = last_cost(steps, large, small, tiles)
+        return pair_cost(steps, large, small, tiles) + min(full, last)
+
+    pair = min(ways, key=cost)
+    joint = last_cost(pair, large, small, tiles) <= full
+    return Plan(large, small, touched, shrink, grow, pair, joint, tiles)
 
 
-def chain_cost(steps: Steps, source: tuple[int, ...], target: tuple[int, ...]) -> float:
+def chain_cost(
+    steps: Steps, source: tuple[int, ...], target: tuple[int, ...], tiles: bool
+) -> float:
     """Bytes per row for taking the source's sizes to the target's, group by group."""
-    return sum(_product_cost(*view) for view in _views(steps, source, target))
+    return sum(view.product_cost() for view in _views(steps, source, target, tiles))
 
 
-def pair_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> float:
+def pair_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...], tiles: bool) -> float:
     """Bytes per row for the derivative by every U, X being shrunk in the order of the steps."""
-    shrinking = chain_cost(steps[:-1], large, small)
-    growing = chain_cost(steps[:0:-1], small, large)  # Z grows in the opposite order
-    return shrinking + growing + sum(_contraction_cost(*v) for v in _views(steps, large, small))
+    shrinking = chain_cost(steps[:-1], large, small, tiles)
+    growing = chain_cost(steps[:0:-1], small, large, tiles)  # Z grows in the opposite order
+    contracting = sum(view.contraction_cost() for view in _views(steps, large, small, tiles))
+    return shrinking + growing + contracting
 
 
-def last_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...]) -> float:
+def last_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...], tiles: bool) -> float:
     """Bytes per row for the step that is left to grow(Z) once the derivatives are there."""
-    return chain_cost(steps[::-1], small, large) - chain_cost(steps[:0:-1], small, large)
+    whole, before = (chain_cost(s, small, large, tiles) for s in (steps[::-1], steps[:0:-1]))
+    return whole - before
+
+
+def fits_tile(p: tuple[int, ...], q: tuple[int, ...]) -> bool:
+    """Whether modes of these sizes can go together as a tile; p is the large side."""
+    entries = sum(a * b for a, b in zip(p, q, strict=True))
+    return len(p) <= TILE_MODES and prod(p) <= TILE_NUMBERS and entries <= TILE_ENTRIES
+
+
+@lru_cache(maxsize=1024)
+def tile_order(p: tuple[int, ...], q: tuple[int, ...]) -> tuple[int, ...]:
+    """The order of a tile's modes with the least arithmetic: to shrink; reversed, to grow."""
+    return min(permutations(range(len(p))), key=lambda order: _multiplications(order, p, q))
+
+
+def _multiplications(order: tuple[int, ...], p: tuple[int, ...], q: tuple[int, ...]) -> int:
+    sizes, total = list(p), 0
+    for k in order:
+        total += prod(sizes) * q[k]
+        sizes[k] = q[k]
+    return total
+
+
+@dataclass(frozen=True)
+class _View:
+    """One step over (left, p_1, p_2, …, right) -> (left, q_1, q_2, …, right)."""
+
+    left: int
+    p: tuple[int, ...]
+    q: tuple[int, ...]
+    right: int
+    tiles: bool
+
+    @property
+    def traffic(self) -> float:
+        return 4.0 * self.left * (prod(self.p) + prod(self.q)) * self.right
+
+    @property
+    def arithmetic(self) -> float:
+        """What its operations are worth in bytes."""
+        P, Q, right = prod(self.p), prod(self.q), self.right
+        if self._is_tiled:
+            large, small = (self.p, self.q) if P >= Q else (self.q, self.p)
+            each = _multiplications(tile_order(large, small), large, small) / TILE_RATE
+        else:
+            each = P * Q / _rate(P, Q, right)
+        return 2.0 * self.left * each * right / FLOPS_PER_BYTE
+
+    @property
+    def _is_tiled(self) -> bool:
+        large, small = sorted((self.p, self.q), key=prod, reverse=True)
+        return self.tiles and fits_tile(large, small)
+
+    def product_cost(self) -> float:
+        return max(self.traffic, self.arithmetic) + PASS_BYTES
+
+    def contraction_cost(self) -> float:
+        if self._is_tiled:
+            return max(self.traffic, 2 * self.arithmetic) + PASS_BYTES
+        repacked = 2 if self.right > 1 else 1
+        return max(repacked * self.traffic, self.arithmetic) + PASS_BYTES
 
 
 def _views(
-    steps: Steps, source: tuple[int, ...], target: tuple[int, ...]
-) -> Iterator[tuple[int, int, int, int]]:
-    """(left, P, Q, right) of each step's product."""
+    steps: Steps, source: tuple[int, ...], target: tuple[int, ...], tiles: bool
+) -> Iterator[_View]:
     sizes = list(source)
     for group in steps:
-        P, Q = (prod(side[k - 1] for k in group) for side in (source, target))
-        yield prod(sizes[: group[0] - 1]), P, Q, prod(sizes[group[-1] :])
+        p, q = (tuple(side[k - 1] for k in group) for side in (source, target))
+        left, right = prod(sizes[: group[0] - 1]), prod(sizes[group[-1] :])
+        yield _View(left, p, q, right, tiles)
         for k in group:
             sizes[k - 1] = target[k - 1]
-
-
-def _product_cost(left: int, P: int, Q: int, right: int) -> float:
-    traffic = 4.0 * left * (P + Q) * right
-    flops = 2.0 * left * P * Q * right / _rate(P, Q, right)
-    return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES
-
-
-def _contraction_cost(left: int, P: int, Q: int, right: int) -> float:
-    traffic = 4.0 * left * (P + Q) * right
-    if right > 1:
-        traffic *= 2  # it is repacked
-    flops = 2.0 * left * P * Q * right / _rate(P, Q, right)
-    return max(traffic, flops / FLOPS_PER_BYTE) + PASS_BYTES
 
 
 def _rate(P: int, Q: int, right: int) -> float:
@@ -121,7 +188,7 @@ def _rate(P: int, Q: int, right: int) -> float:
 
 
 def candidates(
-    touched: tuple[int, ...], large: tuple[int, ...], small: tuple[int, ...]
+    touched: tuple[int, ...], large: tuple[int, ...], small: tuple[int, ...], tiles: bool = False
 ) -> Iterator[Steps]:
     """All orders of all groupings; of many modes, which have too many, one by one by shrinkage."""
     if len(touched) > SEARCH_LIMIT:
@@ -130,9 +197,15 @@ def candidates(
         yield tuple((k,) for k in reversed(by_shrinkage))
         return
     for groups in _groupings(touched):
-        entries = (prod(large[k - 1] * small[k - 1] for k in g) for g in groups if len(g) > 1)
-        if all(n <= KRONECKER_LIMIT for n in entries):
+        if all(_can_go_together(group, large, small, tiles) for group in groups):
             yield from permutations(groups)
+
+
+def _can_go_together(
+    group: Group, large: tuple[int, ...], small: tuple[int, ...], tiles: bool
+) -> bool:
+    p, q = (tuple(side[k - 1] for k in group) for side in (large, small))
+    return len(group) == 1 or prod(p) * prod(q) <= KRONECKER_LIMIT or (tiles and fits_tile(p, q))
 
 
 def _groupings(touched: tuple[int, ...]) -> Iterator[Steps]:

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .dtypes import check_floating, has_values, in_transform, no_autocast
+from .compiled.polar import is_small, small_polar, small_polar_grad
+from .dtypes import cast, check_floating, has_values, in_transform, no_autocast
 from .errors import ProjectionError, ProjectionTypeError, ProjectionValueError
-from .small import is_small, small_polar, small_polar_grad
 from .spectrum import decompose, float32_suffices, gram
 
 EpsMode = Literal["absolute", "relative"]
@@ -115,8 +115,10 @@ def polar_values(
     W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """U, G, V and s."""
-    if is_small(W) and (found := small_polar(W, eps, relative, dtype)) is not None:
-        return found
+    if is_small(W) and dtype != torch.float64:
+        found = small_polar(W, eps, relative)
+        if found is not None:
+            return cast(found[0], dtype), *found[1:]
     A = W.to(_work_dtype(W))
     M = gram(A)
     diagonal = M.diagonal(dim1=-2, dim2=-1)
@@ -135,7 +137,7 @@ def polar_grad_values(
 ) -> Tensor:
     """dL/dW from dL/dU."""
     if is_small(W):
-        return small_polar_grad(W, grad_U, G, V, s, eps, relative)
+        return small_polar_grad(W, grad_U, V, s, eps, relative)
     A = W if W.dtype == torch.float32 and float32_suffices(s) else W.to(G.dtype)
     G, V, s = G.to(A.dtype), V.to(A.dtype), s.to(A.dtype)
     grad_U = grad_U.to(A.dtype)

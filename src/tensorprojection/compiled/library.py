@@ -1,0 +1,77 @@
+"""The library compiled for this processor, and torch's own threads to run it on.
+
+Note [No second pool of threads]
+    The kernels run on the threads of the OpenMP that torch itself has loaded, by way of its entry
+    point. A library linked against an OpenMP of its own would start a second set of threads, and
+    the two would fight for the cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+from ctypes import CDLL, c_char_p, c_double, c_int, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .build import VARIANTS, digest, library_path
+
+SWITCH = "TENSORPROJECTION_COMPILED"  # "0" in the environment turns the kernels off
+
+
+class Library(NamedTuple):
+    """The functions of the C files, and how to run them on several threads (None: on one)."""
+
+    maps: Any
+    polar: Any
+    polar_grad: Any
+    parallel: int | None
+
+
+@cache
+def load() -> Library | None:
+    """The library, or None where it was not built, or is switched off."""
+    if os.environ.get(SWITCH, "1") == "0":
+        return None
+    capability = torch.backends.cpu.get_cpu_capability()
+    path = library_path(capability if capability in VARIANTS else "DEFAULT")
+    return open_library(path) if path.exists() else None
+
+
+def open_library(path: Path) -> Library | None:
+    """The library at this path; None, with a warning, if it is of other sources than these."""
+    c = CDLL(str(path))
+    c.tp_digest.restype = c_char_p
+    if c.tp_digest() != digest().encode():
+        warnings.warn(
+            "The compiled kernels are not those of the C files beside them and are left aside. "
+            "Build them anew: python -m tensorprojection.compiled.build",
+            stacklevel=2,
+        )
+        return None
+    c.tp_maps.argtypes = [c_void_p, c_int64, *[c_void_p] * 7]
+    c.tp_polar.argtypes = [c_void_p, c_int64, c_int64, c_double, c_int, *[c_void_p] * 4]
+    c.tp_polar_grad.argtypes = [*[c_void_p] * 4, c_int64, c_int64, c_double, c_int, c_void_p]
+    return Library(c.tp_maps, c.tp_polar, c.tp_polar_grad, _parallel())
+
+
+def _parallel() -> int | None:
+    """OpenMP's entry point in torch's own copy of it."""
+    try:
+        entry = CDLL(None).GOMP_parallel
+    except (AttributeError, OSError, TypeError):
+        return None
+    return ctypes.cast(entry, c_void_p).value
+
+
+def serves(x: Tensor) -> bool:
+    """Whether there are compiled kernels for tensors like x."""
+    if x.dtype != torch.float32 or x.device.type != "cpu":
+        return False
+    library = load()
+    return library is not None and (library.parallel is not None or torch.get_num_threads() == 1)
