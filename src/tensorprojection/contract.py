@@ -1,32 +1,33 @@
 """Carries out a plan: the three maps on a tensor (L, d_1, …, d_m) that is contiguous in memory.
 
-``As[k]`` is the ``large × small`` matrix of axis k, None for an axis left alone and for axis 0.
+``As[k - 1]`` is the ``large × small`` matrix of axis k, None for an axis left alone. By torch's own
+operations, for any type and device; compiled/execute.py does the same by compiled kernels.
 No autograd here; see project.py for the derivatives, plan.py for the choice of steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .plan import CHUNK_BYTES, Group, Plan
-from .steps import make_step
+from . import products
+from .plan import CHUNK_BYTES, Group, Plan, Steps
 
 Matrices = Sequence[Tensor | None]
 
 
 def shrink(X: Tensor, As: Matrices, plan: Plan) -> Tensor:
     """X ×_k A_kᵀ for all k."""
-    return _chain(X, [make_step(g, As, plan).shrink for g in plan.shrink], plan.small)
+    return _chain(X, plan.shrink, _group_matrices(As, plan.shrink), plan.small)
 
 
 def grow(Z: Tensor, As: Matrices, plan: Plan) -> Tensor:
     """Z ×_k A_k for all k."""
-    return _chain(Z, [make_step(g, As, plan).grow for g in plan.grow], plan.large)
+    matrices = [A.mT for A in _group_matrices(As, plan.grow)]
+    return _chain(Z, plan.grow, matrices, plan.large)
 
 
 def pair(
@@ -36,78 +37,88 @@ def pair(
 
     The first two come along for the price of one step where the plan for them allows it.
     """
-    steps, last = [make_step(group, As, plan) for group in plan.pair], len(plan.pair) - 1
-    grown, shrunk = _Rows(X.shape, X), _Rows(Z.shape, X)
-    by_axis: list[Tensor | None] = [None] * len(As)
+    steps, last = plan.pair, len(plan.pair) - 1
+    matrices = _group_matrices(As, steps)
+    transposed = [A.mT for A in matrices]
+    joint_grow = want_grown and plan.joint
+    joint_shrink = want_shrunk and plan.joint
+    grown_parts, shrunk_parts = _Parts(X.shape), _Parts(Z.shape)
+    sums: list[Tensor | None] = [None] * len(steps)
     for rows in _chunks(X, several=last > 0):
-        xs, z = [X[rows]], Z[rows]
-        for step in steps[:last]:
-            xs.append(step.shrink(xs[-1]))
+        x, z = X[rows], Z[rows]
+        xs = [x]
+        for group, A in zip(steps[:last], matrices, strict=False):
+            xs.append(_step(xs[-1], group, A, plan.small))
         for i in range(last, -1, -1):
-            paired = steps[i].pair(
-                xs[i],
-                z,
-                grown=i > 0 or (want_grown and plan.joint and grown.room(rows)),
-                shrunk=i == last and want_shrunk and plan.joint and shrunk.room(rows),
-            )
-            _add(by_axis, plan.pair[i], paired.derivatives)
-            if i == last and paired.shrunk is not None:
-                shrunk.put(rows, paired.shrunk)
+            part = _contraction(xs[i], z, steps[i])
+            sums[i] = part if sums[i] is None else sums[i].add_(part)  # type: ignore[union-attr]
             if i > 0:
-                assert paired.grown is not None
-                z = paired.grown
-            elif paired.grown is not None:
-                grown.put(rows, paired.grown)
-    if want_grown and not plan.joint:
-        grown.whole = grow(Z, As, plan)
-    if want_shrunk and not plan.joint:
-        shrunk.whole = shrink(X, As, plan)
-    return grown.whole, shrunk.whole, by_axis
+                z = _step(z, steps[i], transposed[i], plan.large)
+        if joint_grow:
+            grown_parts.add(rows, z, steps[0], transposed[0], plan.large)
+        if joint_shrink:
+            shrunk_parts.add(rows, xs[last], steps[last], matrices[last], plan.small)
+    grown = grown_parts.whole
+    if want_grown and grown is None:
+        grown = grow(Z, As, plan)
+    shrunk = shrunk_parts.whole
+    if want_shrunk and shrunk is None:
+        shrunk = shrink(X, As, plan)
+    return grown, shrunk, _by_axis(sums, steps, As)
 
 
-def _add(by_axis: list[Tensor | None], group: Group, derivatives: list[Tensor]) -> None:
-    for k, D in zip(group, derivatives, strict=True):
-        total = by_axis[k]
-        by_axis[k] = D if total is None else total.add_(D)
-
-
-def _chain(x: Tensor, maps: list[Callable[..., Tensor]], sizes: tuple[int, ...]) -> Tensor:
-    """The maps one after the other, to a tensor (L, *sizes)."""
-    if not maps:
+def _chain(x: Tensor, steps: Steps, matrices: list[Tensor], target: tuple[int, ...]) -> Tensor:
+    if not steps:
         return x.clone()
-    shape = torch.Size((x.shape[0], *sizes))
-    result = _Rows(shape, x)
+    shape = list(x.shape)
+    for k in (k for group in steps for k in group):
+        shape[k] = target[k - 1]
+    parts = _Parts(torch.Size(shape))
     larger = x if x.numel() > prod(shape) else x.new_empty(()).expand(shape)
-    *first, last = maps
-    for rows in _chunks(larger, several=len(maps) > 1):
+    for rows in _chunks(larger, several=len(steps) > 1):
         part = x[rows]
-        for step in first:
-            part = step(part)
-        room = result.room(rows)
-        result.put(rows, last(part, None if room is True else room))
-    assert result.whole is not None
-    return result.whole
+        for group, A in zip(steps[:-1], matrices, strict=False):
+            part = _step(part, group, A, target)
+        parts.add(rows, part, steps[-1], matrices[-1], target)
+    assert parts.whole is not None
+    return parts.whole
 
 
-class _Rows:
-    """A result put together from its rows; where they come all at once, as it comes."""
+class _Parts:
+    """The result of a last step, put together from its rows; where they come at once, as it is."""
 
-    def __init__(self, shape: torch.Size, like: Tensor) -> None:
-        self.shape, self.like = shape, like
+    def __init__(self, shape: torch.Size) -> None:
+        self.shape = shape
         self.whole: Tensor | None = None
 
-    def room(self, rows: slice) -> Tensor | Literal[True]:
-        """Where to write these rows; True: anywhere."""
+    def add(self, rows: slice, x: Tensor, group: Group, A: Tensor, target: tuple[int, ...]) -> None:
         if rows == slice(0, self.shape[0]):
-            return True
+            self.whole = _step(x, group, A, target)
+            return
         if self.whole is None:
-            self.whole = self.like.new_empty(self.shape)
-        return self.whole[rows]
+            self.whole = x.new_empty(self.shape)
+        _step(x, group, A, target, out=self.whole[rows])
 
-    def put(self, rows: slice, result: Tensor) -> None:
-        """What was written, in its room or anywhere."""
-        if rows == slice(0, self.shape[0]):
-            self.whole = result
+
+def _step(
+    x: Tensor, group: Group, A: Tensor, target: tuple[int, ...], out: Tensor | None = None
+) -> Tensor:
+    """One product: the axes of the group, taken together, times A."""
+    shape = list(x.shape)
+    for k in group:
+        shape[k] = target[k - 1]
+    left, right = prod(x.shape[: group[0]]), prod(x.shape[group[-1] + 1 :])
+    flat = x.reshape(left, A.shape[0], right)
+    place = None if out is None else out.view(left, A.shape[1], right)
+    return products.multiply(flat, A, out=place).view(shape)
+
+
+def _contraction(x: Tensor, z: Tensor, group: Group) -> Tensor:
+    """The derivative by A of <x times A, z>: x and z over all axes but the group's."""
+    first, end = group[0], group[-1] + 1
+    left, right = prod(x.shape[:first]), prod(x.shape[end:])
+    P, Q = prod(x.shape[first:end]), prod(z.shape[first:end])
+    return products.contract(x.reshape(left, P, right), z.reshape(left, Q, right))
 
 
 def _chunks(larger: Tensor, *, several: bool) -> Iterator[slice]:
@@ -120,3 +131,47 @@ def _chunks(larger: Tensor, *, several: bool) -> Iterator[slice]:
         return
     for start in range(0, L, rows):
         yield slice(start, min(start + rows, L))
+
+
+def _group_matrices(As: Matrices, steps: Steps) -> list[Tensor]:
+    """One matrix a group: the Kronecker product of its axes' matrices."""
+    result = []
+    for group in steps:
+        first, *others = [A for A in (As[k - 1] for k in group) if A is not None]
+        for A in others:
+            first = _kron(first, A)
+        result.append(first)
+    return result
+
+
+def _kron(A: Tensor, B: Tensor) -> Tensor:
+    # torch.kron refuses matrices that are strided or expanded, and takes three times as long.
+    blocks = torch.outer(A.reshape(-1), B.reshape(-1)).view(*A.shape, *B.shape)
+    return blocks.transpose(1, 2).reshape(A.shape[0] * B.shape[0], -1)
+
+
+def _by_axis(sums: list[Tensor | None], steps: Steps, As: Matrices) -> list[Tensor | None]:
+    """The derivative by each A_k from that by the groups' Kronecker products."""
+    result: list[Tensor | None] = [None] * len(As)
+    for group, total in zip(steps, sums, strict=True):
+        assert total is not None
+        matrices = [A for A in (As[k - 1] for k in group) if A is not None]
+        for k, derivative in zip(group, _factors(total, matrices), strict=True):
+            result[k - 1] = derivative
+    return result
+
+
+def _factors(total: Tensor, matrices: list[Tensor]) -> Iterator[Tensor]:
+    """From the derivative by A ⊗ B, those by A and by B; B may be such a product itself."""
+    A, *rest = matrices
+    while rest:
+        B = rest[0]
+        for C in rest[1:]:
+            B = _kron(B, C)
+        # One row an entry of A, one column an entry of B.
+        blocks = total.reshape(A.shape[0], B.shape[0], A.shape[1], B.shape[1])
+        blocks = blocks.transpose(1, 2).reshape(A.numel(), B.numel())
+        yield (blocks @ B.reshape(-1)).view(A.shape)
+        total = (A.reshape(-1) @ blocks).view(B.shape)
+        A, *rest = rest
+    yield total

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
 from torch import Tensor
 
 from .compiled.library import serves
+from .compiled.program import MOST_AXES, Program, make_program
 from .plan import Plan, make_plan
 
 Matrices = Sequence[Tensor | None]
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Strided:
+    """A tensor's shape, and strides with which it has no gaps."""
+
+    shape: Sizes
+    stride: Sizes
 
 
 @dataclass(frozen=True)
@@ -21,9 +33,12 @@ class Layout:
     axis. So a plan depends on the feature shape and the memory format, never on the batch.
     """
 
-    axes: tuple[int, ...]  # of the tensor, in the order of memory; batch axes first
+    axes: Sizes  # of the tensor, in the order of memory; batch axes first
     modes: tuple[int | None, ...]  # for axis 1, 2, … the index of its matrix, or None
     plan: Plan
+    program: Program | None  # where the compiled kernels serve
+    as_large: Strided  # how the tensor with the large sizes lies, and that with the small ones
+    as_small: Strided
 
     def large(self, x: Tensor) -> Tensor:
         """x, in whatever order it lies, as (L, large sizes)."""
@@ -33,48 +48,80 @@ class Layout:
         return z.permute(self.axes).reshape(-1, *self.plan.small)
 
     def matrices(self, Us: Matrices) -> list[Tensor | None]:
-        """The matrices by axis; axis 0, the rows, has none."""
-        return [None, *(None if k is None else Us[k] for k in self.modes)]
+        """The matrices of axes 1, 2, …"""
+        return [None if k is None else Us[k] for k in self.modes]
 
-    def logical(self, y: Tensor, like: Tensor, Us: Matrices, *, large: bool) -> Tensor:
+    def dense(self, x: Tensor, *, large: bool) -> Tensor:
+        """x as it is, or a copy if it lies otherwise than this layout says."""
+        if x.stride() == (self.as_large if large else self.as_small).stride:
+            return x
+        return self.empty(x, large=large).copy_(x)
+
+    def empty(self, like: Tensor, *, large: bool) -> Tensor:
+        lies = self.as_large if large else self.as_small
+        return like.new_empty_strided(lies.shape, lies.stride)
+
+    def logical(self, y: Tensor, *, large: bool) -> Tensor:
         """The result (L, …) with the axes in the order of the tensor it came from."""
-        shape = [like.shape[a] for a in self.axes]
-        b = like.ndim - len(Us)
-        for i, a in enumerate(self.axes[b:], start=b):
-            U = Us[a - b]
-            if U is not None:
-                shape[i] = U.shape[0 if large else 1]
-        return y.view(shape).permute(inverse(self.axes))
+        to = self.as_large if large else self.as_small
+        return y.as_strided(to.shape, to.stride)
 
 
 def layout_of(x: Tensor, Us: Matrices) -> Layout:
     """The layout of x, be it the large or the small side of the map."""
-    b = x.ndim - len(Us)
-    axes = memory_order(x, b)
+    shapes = tuple([None if U is None else U.shape for U in Us])
+    return _layout(x.shape, x.stride(), shapes, serves(x) and x.numel() > 0)
+
+
+@lru_cache(maxsize=1024)
+def _layout(shape: Sizes, stride: Sizes, matrices: tuple[Sizes | None, ...], tiles: bool) -> Layout:
+    b = len(shape) - len(matrices)
+    axes = _memory_order(stride, b)
     large: list[int] = []
     small: list[int] = []
     modes: list[int | None] = []
     for a in axes[b:]:
-        U = Us[a - b]
+        U = matrices[a - b]
         if U is not None:
-            large.append(U.shape[0])
-            small.append(U.shape[1])
+            large.append(U[0])
+            small.append(U[1])
             modes.append(a - b)
         elif modes and modes[-1] is None:
-            large[-1] = small[-1] = large[-1] * x.shape[a]
+            large[-1] = small[-1] = large[-1] * shape[a]
         elif modes:
-            large.append(x.shape[a])
-            small.append(x.shape[a])
+            large.append(shape[a])
+            small.append(shape[a])
             modes.append(None)
     touched = tuple(k for k, mode in enumerate(modes, start=1) if mode is not None)
-    plan = make_plan(tuple(large), tuple(small), touched, serves(x))
-    return Layout(axes, tuple(modes), plan)
+    tiles = tiles and len(modes) <= MOST_AXES
+    plan = make_plan(tuple(large), tuple(small), touched, tiles)
+    large_shape, small_shape = (
+        [
+            *shape[:b],
+            *(n if U is None else U[side] for n, U in zip(shape[b:], matrices, strict=True)),
+        ]
+        for side in (0, 1)
+    )
+    program = make_program(plan, prod(large_shape) // prod(large)) if tiles else None
+    lies = (_strided(sizes, axes) for sizes in (large_shape, small_shape))
+    return Layout(axes, tuple(modes), plan, program, *lies)
 
 
-def memory_order(x: Tensor, b: int) -> tuple[int, ...]:
+def _strided(shape: Sequence[int], axes: Sizes) -> Strided:
+    """The tensor of this shape whose axes lie in that order, without gaps."""
+    stride = [0] * len(shape)
+    for i, a in enumerate(axes):
+        stride[a] = prod(shape[k] for k in axes[i + 1 :])
+    return Strided(tuple(shape), tuple(stride))
+
+
+def memory_order(x: Tensor, b: int) -> Sizes:
     """The axes of x: its b batch axes, then the others from the outermost in memory on."""
-    strides = x.stride()
-    return (*range(b), *sorted(range(b, x.ndim), key=lambda a: -strides[a]))
+    return _memory_order(x.stride(), b)
+
+
+def _memory_order(stride: Sizes, b: int) -> Sizes:
+    return (*range(b), *sorted(range(b, len(stride)), key=lambda a: -stride[a]))
 
 
 def inverse(axes: Sequence[int]) -> list[int]:

@@ -13,8 +13,8 @@ Note [The cost model]
     as the bytes that could be moved in the same time (`FLOPS_PER_BYTE`). Arithmetic is dearer the
     smaller the product: each of its dimensions d adds `SMALL` / d to the time it would take at the
     full rate, half as much again in a batch of products, where besides an innermost dimension
-    below the width of a vector register wastes the rest of the register. Tiles do not care about
-    the sizes; they run at `TILE_RATE` of the full rate.
+    below the width of a vector register wastes the rest of the register. Tiles are not a batch of
+    products, and those of several modes run at `TILE_RATE` of the full rate.
 
     Three maps are planned: *shrink* (Eq. 1; the backward pass of Eq. 13), *grow* (Eq. 13; the
     backward pass of Eq. 1), and *pair*, the derivative by the U's, which pairs a large tensor X
@@ -41,10 +41,10 @@ VECTOR = 16
 PASS_BYTES = 512.0  # what one more pass costs a row, in bytes that could be moved meanwhile
 SEARCH_LIMIT = 5  # modes up to which all orders of all groupings are compared
 KRONECKER_LIMIT = 2**18  # entries of a Kronecker product, at most
-TILE_RATE = 0.5  # of the full rate
+TILE_RATE = 0.7  # of the full rate
 TILE_MODES = 4  # at most, as in maps.c
-TILE_NUMBERS = 2048  # of one copy of the large side: with its lanes it has to fit the cache
-TILE_ENTRIES = 4096  # of all matrices together
+# What a tile has to hold: numbers of a copy's large side, and entries of all matrices together.
+TILE_NUMBERS, TILE_ENTRIES = 2048, 4096
 CHUNK_BYTES = 2**23  # of the larger tensor, so that intermediate results stay in the cache
 
 
@@ -59,12 +59,7 @@ class Plan:
     grow: Steps
     pair: Steps
     joint: bool  # whether grow(Z) and shrink(X), where wanted too, are the last step of `pair`
-    tiles: bool  # whether there is a compiled kernel for tiles
-
-    def is_tiled(self, group: Group) -> bool:
-        """Whether the step of this group is by tiles, not by one product."""
-        sides = (tuple(side[k - 1] for k in group) for side in (self.large, self.small))
-        return self.tiles and fits_tile(*sides)
+    tiles: bool  # whether the steps are by compiled kernels
 
 
 @lru_cache(maxsize=1024)
@@ -77,12 +72,15 @@ def make_plan(
     grow = min(ways, key=lambda steps: chain_cost(steps, small, large, tiles))
     full = chain_cost(grow, small, large, tiles)
 
+    def is_joint(steps: Steps) -> bool:
+        return tiles or last_cost(steps, large, small, tiles) <= full
+
     def cost(steps: Steps) -> float:
-        last = last_cost(steps, large, small, tiles)
-        return pair_cost(steps, large, small, tiles) + min(full, last)
+        last = last_cost(steps, large, small, tiles) if is_joint(steps) else full
+        return pair_cost(steps, large, small, tiles) + last
 
     pair = min(ways, key=cost)
-    joint = last_cost(pair, large, small, tiles) <= full
+    joint = is_joint(pair)
     return Plan(large, small, touched, shrink, grow, pair, joint, tiles)
 
 
@@ -145,25 +143,20 @@ class _View:
     def arithmetic(self) -> float:
         """What its operations are worth in bytes."""
         P, Q, right = prod(self.p), prod(self.q), self.right
-        if self._is_tiled:
+        if self.tiles and len(self.p) > 1:
             large, small = (self.p, self.q) if P >= Q else (self.q, self.p)
             each = _multiplications(tile_order(large, small), large, small) / TILE_RATE
         else:
-            each = P * Q / _rate(P, Q, right)
+            each = P * Q / _rate(P, Q, 1 if self.tiles else right)
         return 2.0 * self.left * each * right / FLOPS_PER_BYTE
-
-    @property
-    def _is_tiled(self) -> bool:
-        large, small = sorted((self.p, self.q), key=prod, reverse=True)
-        return self.tiles and fits_tile(large, small)
 
     def product_cost(self) -> float:
         return max(self.traffic, self.arithmetic) + PASS_BYTES
 
     def contraction_cost(self) -> float:
-        if self._is_tiled:
+        if self.tiles and len(self.p) > 1:
             return max(self.traffic, 2 * self.arithmetic) + PASS_BYTES
-        repacked = 2 if self.right > 1 else 1
+        repacked = 2 if self.right > 1 and not self.tiles else 1
         return max(repacked * self.traffic, self.arithmetic) + PASS_BYTES
 
 
@@ -205,7 +198,8 @@ def _can_go_together(
     group: Group, large: tuple[int, ...], small: tuple[int, ...], tiles: bool
 ) -> bool:
     p, q = (tuple(side[k - 1] for k in group) for side in (large, small))
-    return len(group) == 1 or prod(p) * prod(q) <= KRONECKER_LIMIT or (tiles and fits_tile(p, q))
+    fits = fits_tile(p, q) if tiles else prod(p) * prod(q) <= KRONECKER_LIMIT
+    return len(group) == 1 or fits
 
 
 def _groupings(touched: tuple[int, ...]) -> Iterator[Steps]:

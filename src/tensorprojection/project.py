@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from . import contract
+from .compiled.execute import run_gradients, run_map
 from .dtypes import cast, check_floating, in_transform, map_dtype, no_autocast
 from .errors import ProjectionTypeError, ProjectionValueError
-from .layout import Matrices, inverse, layout_of, memory_order
+from .layout import Layout, Matrices, inverse, layout_of, memory_order
 
 
 def project(x: Tensor, Us: Matrices) -> Tensor:
@@ -148,12 +149,14 @@ def _unfolded(x: Tensor, axis: int) -> Tensor:
 def map_values(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
     """The map of x, in the memory format of the tensor ``like``."""
     layout = layout_of(like, Us)
+    if layout.program is not None:
+        return run_map(x, Us, layout, transposed=transposed)
     As = layout.matrices(Us)
     if transposed:
         result = contract.grow(layout.small(x), As, layout.plan)
     else:
         result = contract.shrink(layout.large(x), As, layout.plan)
-    return layout.logical(result, x, Us, large=transposed)
+    return layout.logical(result, large=transposed)
 
 
 def gradient_values(
@@ -161,6 +164,18 @@ def gradient_values(
 ) -> list[Tensor]:
     """dL/dx (empty if not wanted) and dL/dU_k for every U_k there is."""
     layout = layout_of(x, Us)
+    grad_x: Tensor | None
+    if layout.program is not None:
+        grad_x, by_mode = run_gradients(x, grad, Us, layout, transposed=transposed, want_x=want_x)
+    else:
+        grad_x, by_mode = _by_products(x, grad, Us, layout, transposed, want_x)
+    return [x.new_empty(0) if grad_x is None else grad_x, *(g for g in by_mode if g is not None)]
+
+
+def _by_products(
+    x: Tensor, grad: Tensor, Us: Matrices, layout: Layout, transposed: bool, want_x: bool
+) -> tuple[Tensor | None, list[Tensor | None]]:
+    """dL/dx, if it is wanted, and dL/dU by mode, by torch's own operations."""
     X, Z = (grad, x) if transposed else (x, grad)
     grown, shrunk, grad_As = contract.pair(
         layout.large(X),
@@ -171,11 +186,12 @@ def gradient_values(
         want_shrunk=want_x and transposed,
     )
     result = shrunk if transposed else grown
-    by_mode = {k: g for k, g in zip(layout.modes, grad_As[1:], strict=True) if g is not None}
-    grad_x = x.new_empty(0)
-    if result is not None:
-        grad_x = layout.logical(result, x, Us, large=not transposed)
-    return [grad_x, *(by_mode[k].contiguous() for k in sorted(by_mode, key=lambda k: k or 0))]
+    by_mode: list[Tensor | None] = [None] * len(Us)
+    for k, g in zip(layout.modes, grad_As, strict=True):
+        if k is not None and g is not None:
+            by_mode[k] = g.contiguous()
+    grad_x = None if result is None else layout.logical(result, large=not transposed)
+    return grad_x, by_mode
 
 
 _map_op = torch.library.custom_op("tensorprojection::map", map_values, mutates_args=())

@@ -1,6 +1,6 @@
 """Compiles the C files beside this one, for each kind of processor that they can make use of.
 
-Run at installation (``hatch_build.py``), and by hand: ``python -m tensorprojection.compiled.build``.
+Run at installation (hatch_build.py), and by hand, ``python -m tensorprojection.compiled.build``.
 Needs a C compiler, ``$CC`` or ``cc``, and nothing else; without one the package works as well, by
 torch's own operations.
 """
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("maps.c", "polar.c", "digest.c")
+SOURCES = ("contract.c", "maps.c", "derivative.c", "polar.c", "eigen.c", "digest.c")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=default")
 
 # By what torch calls the processor's capability; "DEFAULT" is what the compiler takes for granted.

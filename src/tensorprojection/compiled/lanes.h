@@ -40,4 +40,13 @@ INLINE Vector splat(float a) { return a - (Vector){0}; }
 
 INLINE Index at_most(Index a, Index b) { return a < b ? a : b; }
 
+/* How many parts of at most so much. */
+INLINE Index block_count(Index n, Index most) { return (n + most - 1) / most; }
+
+/* Where part i starts of n, cut into parts as equal as possible, the larger ones first. */
+INLINE Index start_of(Index i, Index n, Index parts)
+{
+    return i * (n / parts) + at_most(i, n % parts);
+}
+
 #endif

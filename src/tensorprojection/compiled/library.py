@@ -27,7 +27,8 @@ SWITCH = "TENSORPROJECTION_COMPILED"  # "0" in the environment turns the kernels
 class Library(NamedTuple):
     """The functions of the C files, and how to run them on several threads (None: on one)."""
 
-    maps: Any
+    map: Any
+    pair: Any
     polar: Any
     polar_grad: Any
     parallel: int | None
@@ -54,10 +55,12 @@ def open_library(path: Path) -> Library | None:
             stacklevel=2,
         )
         return None
-    c.tp_maps.argtypes = [c_void_p, c_int64, *[c_void_p] * 7]
-    c.tp_polar.argtypes = [c_void_p, c_int64, c_int64, c_double, c_int, *[c_void_p] * 4]
-    c.tp_polar_grad.argtypes = [*[c_void_p] * 4, c_int64, c_int64, c_double, c_int, c_void_p]
-    return Library(c.tp_maps, c.tp_polar, c.tp_polar_grad, _parallel())
+    c.tp_map.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_int, c_void_p, c_void_p]
+    c.tp_pair.argtypes = [c_void_p, c_int64, *[c_void_p] * 7]
+    sizes: list[Any] = [c_int64, c_int64, c_double, c_int]
+    c.tp_polar.argtypes = [c_void_p, c_int64, c_void_p, *sizes, *[c_void_p] * 4]
+    c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 4, *sizes, c_void_p]
+    return Library(c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, _parallel())
 
 
 def _parallel() -> int | None:

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "ahead.h"
 #include "lanes.h"
 
 #if defined(__AVX__)
@@ -41,86 +42,99 @@ INLINE void transpose8(const float *from, Index from_row, float *to, Index to_ro
 }
 #endif
 
-/* rows × columns -> columns × rows; the number of rows a multiple of 8. */
-INLINE void transpose_rows(const float *from, Index rows, Index columns, float *to)
+/* to[j][i] = from[i][j], for rows × columns, of which either is a multiple of 8. */
+INLINE void transpose(
+    const float *from, Index from_row, Index rows, Index columns, float *to, Index to_row)
 {
-    Index j = 0;
-    for (; j + 8 <= columns; j += 8)
-        for (Index i = 0; i < rows; i += 8)
-            transpose8(from + i * columns + j, columns, to + j * rows + i, rows);
-    for (; j < columns; j++)
-        for (Index i = 0; i < rows; i++) to[j * rows + i] = from[i * columns + j];
+    Index whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+    for (Index j = 0; j < whole_columns; j += 8)
+        for (Index i = 0; i < whole_rows; i += 8)
+            transpose8(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
+    for (Index j = whole_columns; j < columns; j++)
+        for (Index i = 0; i < rows; i++) to[j * to_row + i] = from[i * from_row + j];
+    for (Index i = whole_rows; i < rows; i++)
+        for (Index j = 0; j < columns; j++) to[j * to_row + i] = from[i * from_row + j];
 }
 
-/* The same with the number of columns a multiple of 8. */
-INLINE void transpose_columns(const float *from, Index rows, Index columns, float *to)
+/* n numbers, at most LANES, `times` over: as two pieces of one constant size that may overlap. */
+INLINE void copy_runs(
+    float *to, Index to_step, const float *from, Index from_step, Index times, Index n)
 {
-    Index i = 0;
-    for (; i + 8 <= rows; i += 8)
-        for (Index j = 0; j < columns; j += 8)
-            transpose8(from + i * columns + j, columns, to + j * rows + i, rows);
-    for (; i < rows; i++)
-        for (Index j = 0; j < columns; j++) to[j * rows + i] = from[i * columns + j];
+#define CASE(SIZE) \
+    if (n >= SIZE) { \
+        for (Index i = 0; i < times; i++, to += to_step, from += from_step) { \
+            memcpy(to, from, SIZE * sizeof(float)); \
+            memcpy(to + n - SIZE, from + n - SIZE, SIZE * sizeof(float)); \
+        } \
+        return; \
+    }
+    CASE(16) CASE(8) CASE(4) CASE(2) CASE(1)
+#undef CASE
 }
 
+/* LANES numbers, `times` over. */
+INLINE void copy_lanes(float *to, Index to_step, const float *from, Index from_step, Index times)
+{
+    for (Index i = 0; i < times; i++)
+        memcpy(to + i * to_step, from + i * from_step, LANES * sizeof(float));
+}
+
+/* The copies of tile t lie in memory in runs side by side; this goes through them. */
 typedef struct {
-    Index count;      /* of copies in this tile */
-    Index base, lane; /* the first: where it starts in the tensor, and its place within R */
-} Place;
+    Index filled; /* lanes of the tile */
+    Index lane;   /* where the run starts in the tile, */
+    Index at;     /* and in the tensor */
+    Index place;  /* the same within R */
+    Index length;
+} Run;
 
-INLINE Place place_of(Index tile, Index L, Index P, Index R)
+INLINE Run first_run(Index tile, Index L, Index P, Index R)
 {
-    Index first = tile * LANES, lane = first % R;
-    return (Place){at_most(LANES, L * R - first), (first / R) * P * R + lane, lane};
+    Index first = tile * LANES, place = first % R, filled = at_most(LANES, L * R - first);
+    return (Run){filled, 0, first / R * P * R + place, place, at_most(R - place, filled)};
+}
+
+INLINE void next_run(Run *run, Index P, Index R)
+{
+    run->lane += run->length;
+    run->at += P * R - run->place;
+    run->place = 0;
+    run->length = at_most(R, run->filled - run->lane);
 }
 
 static void pack(const float *x, Index L, Index P, Index R, Index tile, float *buffer)
 {
-    Place at = place_of(tile, L, P, R);
-    const float *from = x + at.base;
-    if (at.count == LANES && at.lane + LANES <= R) {
-        for (Index i = 0; i < P; i++) {
-            /* The tile after this one; the hardware does not foresee strides as long as R. */
-            for (int line = 0; line < LANES; line += 16)
-                __builtin_prefetch(from + i * R + LANES + line, 0, 2);
-            memcpy(buffer + i * LANES, from + i * R, LANES * sizeof(float));
-        }
-        return;
-    }
-    if (at.count == LANES && R == 1) {
-        transpose_rows(from, LANES, P, buffer);
-        return;
-    }
-    if (at.count < LANES) memset(buffer, 0, P * LANES * sizeof(float));
-    for (Index b = 0, run; b < at.count; b += run) {
-        run = at_most(R - at.lane, at.count - b);
-        for (Index i = 0; i < P; i++)
-            memcpy(buffer + i * LANES + b, from + i * R, run * sizeof(float));
-        from += P * R - at.lane;
-        at.lane = 0;
-    }
+    Run run = first_run(tile, L, P, R);
+    if (run.filled < LANES) memset(buffer, 0, P * LANES * sizeof(float));
+    if (R == 1 && run.filled == LANES)
+        transpose(x + run.at, P, LANES, P, buffer, LANES);
+    else if (run.length == LANES)
+        copy_lanes(buffer, LANES, x + run.at, R, P);
+    else
+        for (; run.lane < run.filled; next_run(&run, P, R))
+            copy_runs(buffer + run.lane, LANES, x + run.at, R, P, run.length);
 }
 
 static void unpack(float *x, Index L, Index P, Index R, Index tile, const float *buffer)
 {
-    Place at = place_of(tile, L, P, R);
-    float *to = x + at.base;
-    if (at.count == LANES && at.lane + LANES <= R) {
-        for (Index i = 0; i < P; i++)
-            memcpy(to + i * R, buffer + i * LANES, LANES * sizeof(float));
-        return;
-    }
-    if (at.count == LANES && R == 1) {
-        transpose_columns(buffer, P, LANES, to);
-        return;
-    }
-    for (Index b = 0, run; b < at.count; b += run) {
-        run = at_most(R - at.lane, at.count - b);
-        for (Index i = 0; i < P; i++)
-            memcpy(to + i * R, buffer + i * LANES + b, run * sizeof(float));
-        to += P * R - at.lane;
-        at.lane = 0;
-    }
+    Run run = first_run(tile, L, P, R);
+    if (R == 1 && run.filled == LANES)
+        transpose(buffer, LANES, P, LANES, x + run.at, P);
+    else if (run.length == LANES)
+        copy_lanes(x + run.at, R, buffer, LANES, P);
+    else
+        for (; run.lane < run.filled; next_run(&run, P, R))
+            copy_runs(x + run.at, R, buffer + run.lane, LANES, P, run.length);
+}
+
+/* Asks for the memory of a tile, if there is such a tile. */
+static void ask_for(Ahead *ahead, const float *x, Index L, Index P, Index R, Index tile)
+{
+    Run run = first_run(tile, L, P, R);
+    if (R == 1 && run.filled > 0)
+        ask(ahead, x + run.at, LINE, block_count(run.filled * P, LINE));
+    else if (run.length == LANES)
+        for (int line = 0; line < LANES; line += LINE) ask(ahead, x + run.at + line, R, P);
 }
 
 #endif

@@ -21,10 +21,15 @@ INLINE Index piece_count(Index tiles) { return at_most(tiles, PIECES); }
 /* The next piece that nobody has taken. */
 INLINE Index take(Index *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
 
-INLINE void run(Parallel parallel, Index threads, void (*work)(void *), void *data)
+typedef struct {
+    Parallel parallel; /* or null */
+    Index count;
+} Threads;
+
+INLINE void run(const Threads *threads, void (*work)(void *), void *data)
 {
-    if (parallel && threads > 1)
-        parallel(work, data, (unsigned)threads, 0);
+    if (threads->parallel && threads->count > 1)
+        threads->parallel(work, data, (unsigned)threads->count, 0);
     else
         work(data);
 }

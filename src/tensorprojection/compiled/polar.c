@@ -1,21 +1,47 @@
-/* U = W (WᵀW + ε²I)^(-1/2) and its derivative for small W, in double precision.
+/* U = W (WᵀW + ε²I)^(-1/2) and its derivative, in double precision where it counts.
 
-   The letters are those of polar.py: M = WᵀW + ε²I = V diag(s²) Vᵀ.
+   The letters are those of polar.py: M = WᵀW + ε²I = V diag(s²) Vᵀ, G = M^(-1/2).
 
-   Note [Rotations of W, not of M]
-       V is found by one-sided Jacobi rotations: pairs of W's columns are turned in their plane
-       until all are orthogonal, W V = A. M is never formed, so nothing is lost of W's smallest
-       directions whatever its condition. For matrices of this size it takes microseconds, a tenth
-       of what the calls of a LAPACK through torch do.
+   Note [Two ways to V and s]
+       From M by its eigenvectors; that squares W's condition, so it is left where the ratio of M's
+       eigenvalues exceeds `GRAM_LIMIT`. Or from W itself by one-sided Jacobi rotations: pairs of
+       W's columns are turned in their plane until all are orthogonal. Nothing is lost of W's
+       smallest directions then, whatever its condition, and up to a few columns it is also the
+       faster way.
 */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lanes.h"
+#include "eigen.h"
+#include "pieces.h"
 
+#define SEGMENT 64 /* rows of a tall matrix that are worked on at a time */
+
+/* A small matrix's rows and columns in memory: a multiple of two vectors, whatever the precision. */
+INLINE Index padded(Index q) { return block_count(q, LANES) * LANES; }
+
+#define REAL float
+#define NAME(x) x##_float
+#include "tall.h"
+#undef REAL
+#undef NAME
+#define REAL double
+#define NAME(x) x##_double
+#include "tall.h"
+#undef REAL
+#undef NAME
+
+#define FEW_COLUMNS 8        /* up to so many by rotations */
+#define ROTATIONS_LIMIT 4096 /* entries of W up to which rotations are an alternative */
+#define ALONE 16384          /* entries of W for which waking another thread does not pay */
 #define SWEEPS 60
 #define ORTHOGONAL 1e-15 /* the cosine of two columns below which they are left alone */
+
+/* As in spectrum.py: beyond the first ratio of M's eigenvalues M does not give V and s to float's
+   precision; up to the second, products of tall matrices with G may be in float. */
+#define GRAM_LIMIT 5e7
+#define FLOAT_LIMIT 64.0
 
 static double dot(const double *a, const double *b, Index n)
 {
@@ -36,135 +62,173 @@ static void rotate(double *a, double *b, Index n, double cosine, double sine)
     }
 }
 
-/* Turns the rows of A (q × p) until they are orthogonal, and those of V (q × q) with them. */
-static int orthogonalise(double *A, double *V, Index p, Index q)
+/* Turns the rows of A (q × p) until they are orthogonal, and those of V_t (q × q) with them. The
+   squares of the rows' lengths, kept up to date, end up in `squares`. */
+static int orthogonalise(double *A, double *V_t, double *squares, Index p, Index q)
 {
+    double negligible = ORTHOGONAL * ORTHOGONAL * (double)p;
     for (int sweep = 0; sweep < SWEEPS; sweep++) {
         int turned = 0;
+        for (Index i = 0; i < q; i++) squares[i] = dot(A + i * p, A + i * p, p);
         for (Index i = 0; i < q; i++)
             for (Index j = i + 1; j < q; j++) {
-                double *a = A + i * p, *b = A + j * p;
-                double aa = dot(a, a, p), bb = dot(b, b, p), ab = dot(a, b, p);
-                if (!(fabs(ab) > ORTHOGONAL * (double)p * sqrt(aa) * sqrt(bb))) continue;
+                double *a = A + i * p, *b = A + j * p, ab = dot(a, b, p);
+                if (!(ab * ab > negligible * squares[i] * squares[j])) continue;
                 turned = 1;
-                double zeta = (bb - aa) / (2 * ab);
-                double tangent = copysign(1.0, zeta) / (fabs(zeta) + hypot(1.0, zeta));
-                double cosine = 1 / hypot(1.0, tangent), sine = cosine * tangent;
+                double zeta = (squares[j] - squares[i]) / (2 * ab);
+                double tangent = copysign(1.0, zeta) / (fabs(zeta) + sqrt(1 + zeta * zeta));
+                double cosine = 1 / sqrt(1 + tangent * tangent), sine = cosine * tangent;
                 rotate(a, b, p, cosine, sine);
-                rotate(V + i * q, V + j * q, q, cosine, sine);
+                rotate(V_t + i * q, V_t + j * q, q, cosine, sine);
+                squares[i] -= tangent * ab;
+                squares[j] += tangent * ab;
             }
         if (!turned) return 1;
     }
     return 0;
 }
 
-/* C (n × m) = A (n × k) B (k × m). */
-static void multiply(const double *A, const double *B, double *C, Index n, Index k, Index m)
-{
-    for (Index i = 0; i < n; i++) {
-        double *c = C + i * m;
-        memset(c, 0, m * sizeof(double));
-        for (Index l = 0; l < k; l++) {
-            double a = A[i * k + l];
-            const double *b = B + l * m;
-            for (Index j = 0; j < m; j++) c[j] += a * b[j];
-        }
-    }
-}
-
-static void transpose(const double *A, double *A_t, Index n, Index m)
-{
-    for (Index i = 0; i < n; i++)
-        for (Index j = 0; j < m; j++) A_t[j * n + i] = A[i * m + j];
-}
-
-/* Where row i of the result is taken from, for s ascending. */
-static void ascending(const double *s, Index *from, Index q)
+/* What every way ends with: V and s, s ascending, from unordered rows and squares. */
+static void sorted(const double *V_t, const double *squares, double *V, double *s, Index q)
 {
     for (Index i = 0; i < q; i++) {
-        Index j = i;
-        for (; j > 0 && s[from[j - 1]] > s[i]; j--) from[j] = from[j - 1];
-        from[j] = i;
+        Index rank = 0;
+        for (Index j = 0; j < q; j++)
+            rank += squares[j] < squares[i] || (squares[j] == squares[i] && j < i);
+        s[rank] = sqrt(squares[i]);
+        for (Index j = 0; j < q; j++) V[j * q + rank] = V_t[i * q + j];
     }
 }
 
-/* U (p × q), G = M^(-1/2), V and s ascending, from W (p × q). Returns 0, or 1 where W is not
-   finite, vanishes, or does not yield, or there is no memory. */
-int tp_polar(
-    const float *W, Index p, Index q, double eps, int relative, float *U, double *G, double *V,
-    double *s)
+/* G = V diag(1/s) Vᵀ, padded. */
+static void inverse_root(const double *V, const double *s, double *G, Index q)
 {
-    double *memory = malloc((2 * p * q + 2 * q * q + q) * sizeof(double) + q * sizeof(Index));
-    if (!memory) return 1;
-    double *A = memory, *V_t = A + p * q, *scaled = V_t + q * q, *root = scaled + q * q;
-    double *product = root + q;
-    Index *from = (Index *)(product + p * q);
-    double square = 0;
+    Index n = padded(q);
+    memset(G, 0, n * n * sizeof(double));
+    for (Index i = 0; i < q; i++)
+        for (Index k = 0; k < q; k++) {
+            double a = V[i * q + k] / s[k];
+            for (Index j = 0; j <= i; j++) G[i * n + j] += a * V[j * q + k];
+        }
+    for (Index i = 0; i < q; i++)
+        for (Index j = 0; j < i; j++) G[j * n + i] = G[i * n + j];
+}
+
+static int float_suffices(const double *s, Index q)
+{
+    return s[q - 1] * s[q - 1] <= FLOAT_LIMIT * s[0] * s[0];
+}
+
+/* By M's eigenvectors. `room`: (3 n + 3) n numbers, n = padded(q), in which G is left, padded.
+   Returns whether that will do. */
+static int by_gram(
+    const Threads *threads, const float *W, Index p, Index q, double eps, int relative, float *U,
+    double *V, double *s, double *room)
+{
+    Index n = padded(q);
+    double *M = room, *V_t = M + n * n, *squares = V_t + q * q, *rest = squares + n;
+    if (inner_double(threads, W, W, M, p, q)) return 0;
+    for (Index i = 0; i < q; i++) memmove(M + i * q, M + i * n, q * sizeof(double));
+    double trace = 0;
+    for (Index i = 0; i < q; i++) trace += M[i * q + i];
+    double shift = eps * eps * (relative ? trace / (double)q : 1.0);
+    for (Index i = 0; i < q; i++) M[i * q + i] += shift;
+    if (!(trace + shift < INFINITY) || eigen(M, q, squares, V_t, rest)) return 0;
+    double low = INFINITY, high = 0;
+    for (Index i = 0; i < q; i++) {
+        low = squares[i] < low ? squares[i] : low;
+        high = squares[i] > high ? squares[i] : high;
+    }
+    if (!(low > 0) || !(high <= GRAM_LIMIT * low)) return 0;
+    sorted(V_t, squares, V, s, q);
+    inverse_root(V, s, room, q);
+    return !(float_suffices(s, q) ? outer_float : outer_double)(
+        threads, W, room, NULL, NULL, U, p, q);
+}
+
+/* By rotations. `room`: 2 p q + 2 q² + q numbers. */
+static int by_rotations(
+    const float *W, Index p, Index q, double eps, int relative, float *U, double *V, double *s,
+    double *room)
+{
+    double *A = room, *V_t = A + p * q, *squares = V_t + q * q, *scaled = squares + q;
+    double *product = scaled + q * q, norm = 0;
     for (Index i = 0; i < p; i++)
         for (Index k = 0; k < q; k++) {
             double w = W[i * q + k];
             A[k * p + i] = w;
-            square += w * w;
+            norm += w * w;
         }
-    double shift = eps * eps * (relative ? square / (double)q : 1.0);
+    double shift = eps * eps * (relative ? norm / (double)q : 1.0);
     memset(V_t, 0, q * q * sizeof(double));
     for (Index k = 0; k < q; k++) V_t[k * q + k] = 1;
-    int failed = !(square < INFINITY) || !(shift > 0) || !orthogonalise(A, V_t, p, q);
-    if (!failed) {
-        for (Index k = 0; k < q; k++) root[k] = sqrt(dot(A + k * p, A + k * p, p) + shift);
-        ascending(root, from, q);
-        /* U = A diag(1/s) Vᵀ, G = V diag(1/s) Vᵀ; here A and V are transposed. */
+    if (!(norm < INFINITY) || !(shift > 0) || !orthogonalise(A, V_t, squares, p, q)) return 0;
+    for (Index k = 0; k < q; k++) squares[k] += shift;
+    /* U = A diag(1/s) Vᵀ, where A and V are transposed here. */
+    for (Index k = 0; k < q; k++)
+        for (Index j = 0; j < q; j++) scaled[k * q + j] = V_t[k * q + j] / sqrt(squares[k]);
+    memset(product, 0, p * q * sizeof(double));
+    for (Index i = 0; i < p; i++)
         for (Index k = 0; k < q; k++)
-            for (Index j = 0; j < q; j++) scaled[k * q + j] = V_t[k * q + j] / root[k];
-        memset(product, 0, p * q * sizeof(double));
-        memset(G, 0, q * q * sizeof(double));
-        for (Index k = 0; k < q; k++) {
-            for (Index i = 0; i < p; i++)
-                for (Index j = 0; j < q; j++) product[i * q + j] += A[k * p + i] * scaled[k * q + j];
-            for (Index i = 0; i < q; i++)
-                for (Index j = 0; j < q; j++) G[i * q + j] += V_t[k * q + i] * scaled[k * q + j];
-        }
-        for (Index e = 0; e < p * q; e++) U[e] = (float)product[e];
-        for (Index k = 0; k < q; k++) {
-            s[k] = root[from[k]];
-            for (Index j = 0; j < q; j++) V[j * q + k] = V_t[from[k] * q + j];
-        }
-    }
-    free(memory);
-    return failed;
+            for (Index j = 0; j < q; j++) product[i * q + j] += A[k * p + i] * scaled[k * q + j];
+    for (Index e = 0; e < p * q; e++) U[e] = (float)product[e];
+    sorted(V_t, squares, V, s, q);
+    return 1;
+}
+
+/* U (p × q), G and V (q × q) and s, ascending, from W (p × q). Returns 0, or 1 where W is not
+   finite, or vanishes, or asks for another way, or there is no memory. */
+int tp_polar(
+    Parallel parallel, Index count, const float *W, Index p, Index q, double eps, int relative,
+    float *U, double *G, double *V, double *s)
+{
+    Index n = padded(q), small = p * q <= ROTATIONS_LIMIT;
+    Threads threads = {parallel, p * q <= ALONE ? 1 : count};
+    double *room = malloc((3 * n * n + 3 * n + (small ? 2 * p * q : 0)) * sizeof(double));
+    if (!room) return 1;
+    int found = q > FEW_COLUMNS && by_gram(&threads, W, p, q, eps, relative, U, V, s, room);
+    if (!found && small && (found = by_rotations(W, p, q, eps, relative, U, V, s, room)))
+        inverse_root(V, s, room, q);
+    for (Index i = 0; found && i < q; i++) memcpy(G + i * q, room + i * n, q * sizeof(double));
+    free(room);
+    return !found;
 }
 
 /* dL/dW from dL/dU, all of p × q. Returns 0, or 1 where there is no memory.
 
-   In the basis V, with B = dU V, A = W V and C_ij = (AᵀB)_ij / (s_i s_j (s_i + s_j)):
-   dL/dW = (B diag(1/s) - A (C + Cᵀ)) Vᵀ; a relative ε adds ε²/q tr(C + Cᵀ) to the diagonal. */
+   With N = Wᵀ dU in the basis V, S_ij = -(N + Nᵀ)_ij / (s_i s_j (s_i + s_j)), to whose diagonal a
+   relative ε adds ε²/q times its trace: dL/dW = dU G + W V S Vᵀ. */
 int tp_polar_grad(
-    const float *W, const float *dU, const double *V, const double *s, Index p, Index q, double eps,
-    int relative, float *dW)
+    Parallel parallel, Index count, const float *W, const float *dU, const double *V,
+    const double *s, Index p, Index q, double eps, int relative, float *dW)
 {
-    double *memory = malloc((5 * p * q + 2 * q * q) * sizeof(double));
-    if (!memory) return 1;
-    double *wide = memory, *A = wide + p * q, *B = A + p * q, *A_t = B + p * q, *AS = A_t + p * q;
-    double *C = AS + p * q, *S = C + q * q;
-    for (Index e = 0; e < p * q; e++) wide[e] = W[e];
-    multiply(wide, V, A, p, q, q);
-    for (Index e = 0; e < p * q; e++) wide[e] = dU[e];
-    multiply(wide, V, B, p, q, q);
-    transpose(A, A_t, p, q);
-    multiply(A_t, B, C, q, p, q);
+    Index n = padded(q);
+    Threads threads = {parallel, p * q <= ALONE ? 1 : count};
+    double *room = calloc(5 * n * n, sizeof(double));
+    if (!room) return 1;
+    double *N = room, *G = N + n * n, *S = G + n * n, *wide = S + n * n, *turned = wide + n * n;
+    int precise = !float_suffices(s, q);
+    int failed = (precise ? inner_double : inner_float)(&threads, W, dU, N, p, q);
+    for (Index i = 0; i < q; i++) memcpy(wide + i * n, V + i * q, q * sizeof(double));
+    add_product_double(N, n, 1, wide, turned, q, q, n);   /* N V */
+    memset(N, 0, n * n * sizeof(double));
+    add_product_double(wide, 1, n, turned, N, q, q, n);   /* Vᵀ N V */
     double trace = 0;
     for (Index i = 0; i < q; i++) {
         for (Index j = 0; j < q; j++)
-            S[i * q + j] = (C[i * q + j] + C[j * q + i]) / (s[i] * s[j] * (s[i] + s[j]));
-        trace += S[i * q + i];
+            S[i * n + j] = -(N[i * n + j] + N[j * n + i]) / (s[i] * s[j] * (s[i] + s[j]));
+        trace += S[i * n + i];
     }
-    for (Index i = 0; relative && i < q; i++) S[i * q + i] += eps * eps / (double)q * trace;
-    multiply(A, S, AS, p, q, q);
-    for (Index i = 0; i < p; i++)
-        for (Index j = 0; j < q; j++) B[i * q + j] = B[i * q + j] / s[j] - AS[i * q + j];
-    transpose(V, C, q, q);
-    multiply(B, C, wide, p, q, q);
-    for (Index e = 0; e < p * q; e++) dW[e] = (float)wide[e];
-    free(memory);
-    return 0;
+    for (Index i = 0; relative && i < q; i++) S[i * n + i] += eps * eps / (double)q * trace;
+    memset(turned, 0, n * n * sizeof(double));
+    add_product_double(wide, n, 1, S, turned, q, q, n);   /* V S */
+    memset(wide, 0, n * n * sizeof(double));
+    for (Index i = 0; i < q; i++)
+        for (Index j = 0; j < q; j++) wide[j * n + i] = V[i * q + j];
+    memset(S, 0, n * n * sizeof(double));
+    add_product_double(turned, n, 1, wide, S, q, q, n);   /* V S Vᵀ */
+    inverse_root(V, s, G, q);
+    failed = failed || (precise ? outer_double : outer_float)(&threads, dU, G, W, S, dW, p, q);
+    free(room);
+    return failed;
 }

@@ -7,21 +7,20 @@ from torch import Tensor
 
 from .library import load, serves
 
-_ENTRIES, _COLUMNS = 4096, 32
+_COLUMNS = 128  # beyond, a decomposition of a library is faster
 
 
 def is_small(W: Tensor) -> bool:
     """Whether this is the way for W."""
     if W.ndim != 2 or not serves(W):
         return False
-    p, q = W.shape
-    return 1 <= q <= _COLUMNS and p * q <= _ENTRIES
+    return 1 <= W.shape[1] <= _COLUMNS
 
 
 def small_polar(
     W: Tensor, eps: float, relative: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """U, G, V and s; None where W is not finite, or vanishes."""
+    """U, G, V and s; None where W is not finite, vanishes, or is large and ill-conditioned."""
     library = load()
     assert library is not None
     p, q = W.shape
@@ -29,7 +28,8 @@ def small_polar(
     U = torch.empty(p, q)
     G, V, s = (torch.empty(shape, dtype=torch.float64) for shape in ((q, q), (q, q), (q,)))
     results = [t.data_ptr() for t in (U, G, V, s)]
-    failed = library.polar(W.data_ptr(), p, q, eps, relative, *results)
+    threads = torch.get_num_threads()
+    failed = library.polar(library.parallel, threads, W.data_ptr(), p, q, eps, relative, *results)
     return None if failed else (U, G, V, s)
 
 
@@ -43,6 +43,8 @@ def small_polar_grad(
     given = [t.contiguous() for t in (W.detach(), grad_U.to(torch.float32), V, s)]
     dW = torch.empty(p, q)
     pointers = [t.data_ptr() for t in given]
-    if library.polar_grad(*pointers, p, q, eps, relative, dW.data_ptr()):
+    threads = torch.get_num_threads()
+    sizes = (p, q, eps, relative)
+    if library.polar_grad(library.parallel, threads, *pointers, *sizes, dW.data_ptr()):
         raise MemoryError("No memory for the derivative of U.")
     return dW

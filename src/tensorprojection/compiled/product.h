@@ -8,6 +8,7 @@
 #ifndef PRODUCT_H
 #define PRODUCT_H
 
+#include "ahead.h"
 #include "lanes.h"
 
 #if WIDTH == 16 /* 32 registers */
@@ -20,47 +21,76 @@
 #define CONTRACT_COLUMNS 3
 #endif
 
-/* Block i of n in `blocks` parts as equal as possible: where it starts. */
-INLINE Index start_of(Index i, Index n, Index blocks) { return i * n / blocks; }
+/* Long sums are cut so that what they read stays in the innermost cache. */
+#define DEPTH 256
+
+/* A, K × M with its entries that far apart, rearranged for `product`: block by block of columns,
+   each K × (its columns). Of a larger K, `depth` in all, these are the rows from `from` on. */
+INLINE void arrange_block(
+    const float *A, Index apart_k, Index apart_m, float *arranged, Index K, Index M, Index from,
+    Index depth, Index block)
+{
+    Index blocks = block_count(M, ROWS), first = start_of(block, M, blocks);
+    Index columns = start_of(block + 1, M, blocks) - first;
+    const float *a = A + first * apart_m;
+    float *to = arranged + first * depth + from * columns;
+    for (Index k = 0; k < K; k++, a += apart_k)
+        for (Index m = 0; m < columns; m++) *to++ = a[m * apart_m];
+}
 
 INLINE void product_rows(
-    const int rows, const float *A, Index M, const float *b, Index ldb, float *c, Index ldc, Index K)
+    const int rows, const float *a, const float *b, float *c, Index depth, Index n, int add)
 {
     Vector sum[ROWS][2];
-    UNROLL for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = (Vector){0};
-    for (Index k = 0; k < K; k++) {
-        Vector b0 = *(const Vector *)(b + k * ldb), b1 = *(const Vector *)(b + k * ldb + WIDTH);
+    UNROLL for (int r = 0; r < rows; r++) {
+        sum[r][0] = add ? *(Vector *)(c + r * n) : (Vector){0};
+        sum[r][1] = add ? *(Vector *)(c + r * n + WIDTH) : (Vector){0};
+    }
+    for (Index k = 0; k < depth; k++, a += rows, b += n) {
+        Vector b0 = *(const Vector *)b, b1 = *(const Vector *)(b + WIDTH);
         UNROLL for (int r = 0; r < rows; r++) {
-            Vector a = splat(A[k * M + r]);
-            sum[r][0] += a * b0;
-            sum[r][1] += a * b1;
+            Vector s = splat(a[r]);
+            sum[r][0] += s * b0;
+            sum[r][1] += s * b1;
         }
     }
     UNROLL for (int r = 0; r < rows; r++) {
-        *(Vector *)(c + r * ldc) = sum[r][0];
-        *(Vector *)(c + r * ldc + WIDTH) = sum[r][1];
+        *(Vector *)(c + r * n) = sum[r][0];
+        *(Vector *)(c + r * n + WIDTH) = sum[r][1];
     }
 }
 
-/* C[m][:] = sum over k of A[k][m] B[k][:], for A of K × M and rows of n, a multiple of LANES. */
-static void product(const float *A, const float *B, float *C, Index K, Index M, Index n)
+/* C[o][m][:] = sum over k of A[k][m] B[o][k][:], or that added to C, for A of K × M, arranged, and
+   rows of n, a multiple of LANES. */
+static void product(
+    const float *A, const float *B, float *C, Index outer, Index K, Index M, Index n, int add,
+    Ahead *ahead)
 {
-    Index blocks = (M + ROWS - 1) / ROWS;
-    for (Index i = 0; i < blocks; i++) {
-        Index first = start_of(i, M, blocks), rows = start_of(i + 1, M, blocks) - first;
-        const float *a = A + first;
-        float *c = C + first * n;
+    /* Divisions take as long as a dozen vectors do; these are all there are. */
+    Index blocks = block_count(M, ROWS), least = M / blocks, larger = M % blocks;
+    for (Index k = 0; k < K; k += DEPTH) {
+        Index depth = at_most(K - k, DEPTH);
+        int to_add = add || k > 0;
+        for (Index i = 0, first = 0, rows; i < blocks; i++, first += rows) {
+            rows = least + (i < larger);
+            const float *a = A + first * K + k * rows, *b = B + k * n;
+            float *c = C + first * n;
 #define CASE(R) \
     case R: \
-        for (Index j = 0; j < n; j += LANES) product_rows(R, a, M, B + j, n, c + j, n, K); \
+        for (Index o = 0; o < outer; o++) \
+            for (Index j = 0; j < n; j += LANES) { \
+                ask_some(ahead); \
+                product_rows(R, a, b + o * K * n + j, c + o * M * n + j, depth, n, to_add); \
+            } \
         break;
-        switch (rows) {
-            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+            switch (rows) {
+                CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if ROWS > 6
-            CASE(7) CASE(8)
+                CASE(7) CASE(8)
 #endif
-        }
+            }
 #undef CASE
+        }
     }
 }
 
@@ -89,12 +119,13 @@ INLINE void contract_block(
 static void contract(
     const float *X, const float *Z, Index outer, Index p, Index q, Index n, Vector *D)
 {
-    Index bands = (p + CONTRACT_ROWS - 1) / CONTRACT_ROWS;
-    Index blocks = (q + CONTRACT_COLUMNS - 1) / CONTRACT_COLUMNS;
-    for (Index i = 0; i < bands; i++) {
-        Index r = start_of(i, p, bands), rows = start_of(i + 1, p, bands) - r;
-        for (Index k = 0; k < blocks; k++) {
-            Index s = start_of(k, q, blocks), columns = start_of(k + 1, q, blocks) - s;
+    Index bands = block_count(p, CONTRACT_ROWS), blocks = block_count(q, CONTRACT_COLUMNS);
+    Index least_rows = p / bands, larger_rows = p % bands;
+    Index least_columns = q / blocks, larger_columns = q % blocks;
+    for (Index i = 0, r = 0, rows; i < bands; i++, r += rows) {
+        rows = least_rows + (i < larger_rows);
+        for (Index k = 0, s = 0, columns; k < blocks; k++, s += columns) {
+            columns = least_columns + (k < larger_columns);
 #define CASE(R, S) \
     case 8 * (R) + (S): \
         contract_block(R, S, X + r * n, p * n, Z + s * n, q * n, outer, n, D + r * q + s, q); \

@@ -1,0 +1,29 @@
+/* One step: neighbouring modes of a tensor, projected together. */
+#ifndef MAPS_H
+#define MAPS_H
+
+#include "lanes.h"
+#include "pieces.h"
+
+#define MODES 4
+
+/* A tensor (L, p_1, …, p_m, R), or with q in p's place. */
+typedef struct {
+    Index m, L, R;
+    Index p[MODES], q[MODES];
+    Index order[MODES]; /* in which the modes shrink; they grow in the opposite one */
+} Shape;
+
+/* Any of: `shrunk` from X; `grown` from Z; from both, the derivatives D of <shrunk, Z> by each
+   matrix, added to D if so said. Pointers to what is not there, or not wanted, are null. The
+   matrices are arranged (product.h): A, p × q, to shrink by, and A_t, q × p, to grow by. Returns 0,
+   or 1 where there is no memory. */
+int maps(
+    const Threads *threads, const Shape *shape, float *const *A, float *const *A_t, const float *X,
+    const float *Z, float *grown, float *shrunk, float *const *D, int add);
+
+/* The derivative alone, for a single mode. */
+int derivative(
+    const Threads *threads, const Shape *shape, const float *X, const float *Z, float *D, int add);
+
+#endif
