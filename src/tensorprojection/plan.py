@@ -41,10 +41,10 @@ VECTOR = 16
 PASS_BYTES = 512.0  # what one more pass costs a row, in bytes that could be moved meanwhile
 SEARCH_LIMIT = 5  # modes up to which all orders of all groupings are compared
 KRONECKER_LIMIT = 2**18  # entries of a Kronecker product, at most
-TILE_RATE = 0.7  # of the full rate
+TILE_RATE = 0.85  # of the full rate
 TILE_MODES = 4  # at most, as in maps.c
 # What a tile has to hold: numbers of a copy's large side, and entries of all matrices together.
-TILE_NUMBERS, TILE_ENTRIES = 2048, 4096
+TILE_NUMBERS, TILE_ENTRIES = 3500, 4096
 CHUNK_BYTES = 2**23  # of the larger tensor, so that intermediate results stay in the cache
 
 
@@ -151,13 +151,20 @@ class _View:
         return 2.0 * self.left * each * right / FLOPS_PER_BYTE
 
     def product_cost(self) -> float:
-        return max(self.traffic, self.arithmetic) + PASS_BYTES
+        return max(self.traffic, self.arithmetic) + self._packing + PASS_BYTES
 
     def contraction_cost(self) -> float:
+        traffic, arithmetic = self.traffic, self.arithmetic
+        if not self.tiles and self.right > 1:
+            traffic *= 2  # it is repacked
         if self.tiles and len(self.p) > 1:
-            return max(self.traffic, 2 * self.arithmetic) + PASS_BYTES
-        repacked = 2 if self.right > 1 and not self.tiles else 1
-        return max(repacked * self.traffic, self.arithmetic) + PASS_BYTES
+            arithmetic *= 2  # the steps within the tile as well
+        return max(traffic, arithmetic) + self._packing + PASS_BYTES
+
+    @property
+    def _packing(self) -> float:
+        """The way into tiles and out of them."""
+        return self.traffic / 2 if self.tiles else 0.0
 
 
 def _views(

@@ -137,7 +137,7 @@ def polar_grad_values(
 ) -> Tensor:
     """dL/dW from dL/dU."""
     if is_small(W):
-        return small_polar_grad(W, grad_U, V, s, eps, relative)
+        return small_polar_grad(W, grad_U, G, V, s, eps, relative)
     A = W if W.dtype == torch.float32 and float32_suffices(s) else W.to(G.dtype)
     G, V, s = G.to(A.dtype), V.to(A.dtype), s.to(A.dtype)
     grad_U = grad_U.to(A.dtype)

@@ -59,7 +59,7 @@ def open_library(path: Path) -> Library | None:
     c.tp_pair.argtypes = [c_void_p, c_int64, *[c_void_p] * 7]
     sizes: list[Any] = [c_int64, c_int64, c_double, c_int]
     c.tp_polar.argtypes = [c_void_p, c_int64, c_void_p, *sizes, *[c_void_p] * 4]
-    c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 4, *sizes, c_void_p]
+    c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 5, *sizes, c_void_p]
     return Library(c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, _parallel())
 
 

@@ -100,18 +100,19 @@ static void sorted(const double *V_t, const double *squares, double *V, double *
     }
 }
 
-/* G = V diag(1/s) Vᵀ, padded. */
-static void inverse_root(const double *V, const double *s, double *G, Index q)
+/* G = V diag(1/s) Vᵀ, padded. `room`: 2 n² numbers, n = padded(q). */
+static void inverse_root(const double *V, const double *s, double *G, Index q, double *room)
 {
     Index n = padded(q);
+    double *scaled = room, *V_t = room + n * n;
+    memset(V_t, 0, n * n * sizeof(double));
     memset(G, 0, n * n * sizeof(double));
     for (Index i = 0; i < q; i++)
         for (Index k = 0; k < q; k++) {
-            double a = V[i * q + k] / s[k];
-            for (Index j = 0; j <= i; j++) G[i * n + j] += a * V[j * q + k];
+            scaled[i * n + k] = V[i * q + k] / s[k];
+            V_t[k * n + i] = V[i * q + k];
         }
-    for (Index i = 0; i < q; i++)
-        for (Index j = 0; j < i; j++) G[j * n + i] = G[i * n + j];
+    add_product_double(scaled, n, 1, V_t, G, q, q, n, 0);
 }
 
 static int float_suffices(const double *s, Index q)
@@ -129,6 +130,8 @@ static int by_gram(
     double *M = room, *V_t = M + n * n, *squares = V_t + q * q, *rest = squares + n;
     if (inner_double(threads, W, W, M, p, q)) return 0;
     for (Index i = 0; i < q; i++) memmove(M + i * q, M + i * n, q * sizeof(double));
+    for (Index i = 0; i < q; i++)
+        for (Index j = 0; j < i; j++) M[i * q + j] = M[j * q + i];
     double trace = 0;
     for (Index i = 0; i < q; i++) trace += M[i * q + i];
     double shift = eps * eps * (relative ? trace / (double)q : 1.0);
@@ -141,7 +144,7 @@ static int by_gram(
     }
     if (!(low > 0) || !(high <= GRAM_LIMIT * low)) return 0;
     sorted(V_t, squares, V, s, q);
-    inverse_root(V, s, room, q);
+    inverse_root(V, s, room, q, room + n * n);
     return !(float_suffices(s, q) ? outer_float : outer_double)(
         threads, W, room, NULL, NULL, U, p, q);
 }
@@ -188,31 +191,35 @@ int tp_polar(
     if (!room) return 1;
     int found = q > FEW_COLUMNS && by_gram(&threads, W, p, q, eps, relative, U, V, s, room);
     if (!found && small && (found = by_rotations(W, p, q, eps, relative, U, V, s, room)))
-        inverse_root(V, s, room, q);
+        inverse_root(V, s, room, q, room + n * n);
     for (Index i = 0; found && i < q; i++) memcpy(G + i * q, room + i * n, q * sizeof(double));
     free(room);
     return !found;
 }
 
-/* dL/dW from dL/dU, all of p × q. Returns 0, or 1 where there is no memory.
+/* dL/dW from dL/dU, all of p × q, with G, V and s of `tp_polar`. Returns 0, or 1 where there is no memory.
 
    With N = Wᵀ dU in the basis V, S_ij = -(N + Nᵀ)_ij / (s_i s_j (s_i + s_j)), to whose diagonal a
    relative ε adds ε²/q times its trace: dL/dW = dU G + W V S Vᵀ. */
 int tp_polar_grad(
-    Parallel parallel, Index count, const float *W, const float *dU, const double *V,
-    const double *s, Index p, Index q, double eps, int relative, float *dW)
+    Parallel parallel, Index count, const float *W, const float *dU, const double *G,
+    const double *V, const double *s, Index p, Index q, double eps, int relative, float *dW)
 {
     Index n = padded(q);
     Threads threads = {parallel, p * q <= ALONE ? 1 : count};
     double *room = calloc(5 * n * n, sizeof(double));
     if (!room) return 1;
-    double *N = room, *G = N + n * n, *S = G + n * n, *wide = S + n * n, *turned = wide + n * n;
+    double *N = room, *S = N + n * n, *wide = S + n * n, *turned = wide + n * n;
+    double *padded_G = turned + n * n;
     int precise = !float_suffices(s, q);
     int failed = (precise ? inner_double : inner_float)(&threads, W, dU, N, p, q);
-    for (Index i = 0; i < q; i++) memcpy(wide + i * n, V + i * q, q * sizeof(double));
-    add_product_double(N, n, 1, wide, turned, q, q, n);   /* N V */
+    for (Index i = 0; i < q; i++) {
+        memcpy(wide + i * n, V + i * q, q * sizeof(double));
+        memcpy(padded_G + i * n, G + i * q, q * sizeof(double));
+    }
+    add_product_double(N, n, 1, wide, turned, q, q, n, 0); /* N V */
     memset(N, 0, n * n * sizeof(double));
-    add_product_double(wide, 1, n, turned, N, q, q, n);   /* Vᵀ N V */
+    add_product_double(wide, 1, n, turned, N, q, q, n, 0); /* Vᵀ N V */
     double trace = 0;
     for (Index i = 0; i < q; i++) {
         for (Index j = 0; j < q; j++)
@@ -221,14 +228,12 @@ int tp_polar_grad(
     }
     for (Index i = 0; relative && i < q; i++) S[i * n + i] += eps * eps / (double)q * trace;
     memset(turned, 0, n * n * sizeof(double));
-    add_product_double(wide, n, 1, S, turned, q, q, n);   /* V S */
-    memset(wide, 0, n * n * sizeof(double));
+    add_product_double(wide, n, 1, S, turned, q, q, n, 0); /* V S */
     for (Index i = 0; i < q; i++)
         for (Index j = 0; j < q; j++) wide[j * n + i] = V[i * q + j];
     memset(S, 0, n * n * sizeof(double));
-    add_product_double(turned, n, 1, wide, S, q, q, n);   /* V S Vᵀ */
-    inverse_root(V, s, G, q);
-    failed = failed || (precise ? outer_double : outer_float)(&threads, dU, G, W, S, dW, p, q);
+    add_product_double(turned, n, 1, wide, S, q, q, n, 0); /* V S Vᵀ */
+    failed = failed || (precise ? outer_double : outer_float)(&threads, dU, padded_G, W, S, dW, p, q);
     free(room);
     return failed;
 }

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .library import load, serves
 
-_COLUMNS = 128  # beyond, a decomposition of a library is faster
+_COLUMNS = 64  # beyond, a decomposition of a library is faster
 
 
 def is_small(W: Tensor) -> bool:
@@ -34,13 +34,13 @@ def small_polar(
 
 
 def small_polar_grad(
-    W: Tensor, grad_U: Tensor, V: Tensor, s: Tensor, eps: float, relative: bool
+    W: Tensor, grad_U: Tensor, G: Tensor, V: Tensor, s: Tensor, eps: float, relative: bool
 ) -> Tensor:
     """dL/dW from dL/dU."""
     library = load()
     assert library is not None
     p, q = W.shape
-    given = [t.contiguous() for t in (W.detach(), grad_U.to(torch.float32), V, s)]
+    given = [t.contiguous() for t in (W.detach(), grad_U.to(torch.float32), G, V, s)]
     dW = torch.empty(p, q)
     pointers = [t.data_ptr() for t in given]
     threads = torch.get_num_threads()

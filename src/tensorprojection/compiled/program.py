@@ -11,7 +11,7 @@ import torch
 from ..plan import Plan, Steps, tile_order
 
 MOST_AXES = 12  # as in contract.c
-_CHUNK = 2**20  # numbers of the larger tensor: what is between two steps should stay in the cache
+_CHUNK = 2**21  # numbers of the larger tensor: what is between two steps should stay in the cache
 _FEW = 2**14  # numbers for which waking another thread does not pay
 
 

@@ -29,23 +29,26 @@ INLINE void NAME(block)(
     }
 }
 
-/* C (M × n) += A B, for A (M × K) with its rows and columns that far apart, n padded. */
+/* C (M × n) += A B, for A (M × K) with its rows and columns that far apart, n padded. Of a result
+   that is known to be symmetric, what is well below the diagonal is left out. */
 static void NAME(add_product)(
-    const REAL *A, Index row, Index column, const REAL *B, REAL *C, Index M, Index K, Index n)
+    const REAL *A, Index row, Index column, const REAL *B, REAL *C, Index M, Index K, Index n,
+    int symmetric)
 {
     Index blocks = block_count(M, 6);
-    for (Index j = 0; j < n; j += 2 * WIDE)
-        for (Index i = 0; i < blocks; i++) {
-            Index r = start_of(i, M, blocks);
+    for (Index i = 0; i < blocks; i++) {
+        Index r = start_of(i, M, blocks), rows = start_of(i + 1, M, blocks) - r;
+        for (Index j = symmetric ? r / (2 * WIDE) * 2 * WIDE : 0; j < n; j += 2 * WIDE) {
 #define CASE(R) \
     case R: \
         NAME(block)(R, A + r * row, row, column, B + j, C + r * n + j, n, K); \
         break;
-            switch (start_of(i + 1, M, blocks) - r) {
+            switch (rows) {
                 CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
             }
 #undef CASE
         }
+    }
 }
 
 static void NAME(widen)(const float *A, REAL *to, Index rows, Index q, Index n)
@@ -80,15 +83,15 @@ static void NAME(work)(void *data)
         if (job->sums) { /* A0ᵀ A1 */
             NAME(widen)(job->A[1] + from * q, b, rows, q, n);
             memset(c, 0, n * n * sizeof(REAL));
-            NAME(add_product)(a, 1, n, b, c, q, rows, n);
+            NAME(add_product)(a, 1, n, b, c, q, rows, n, job->A[0] == job->A[1]);
             for (Index e = 0; e < n * n; e++) job->sums[piece * n * n + e] = c[e];
             continue;
         }
         memset(b, 0, rows * n * sizeof(REAL));
-        NAME(add_product)(a, n, 1, job->B[0], b, rows, q, n);
+        NAME(add_product)(a, n, 1, job->B[0], b, rows, q, n, 0);
         if (job->A[1]) {
             NAME(widen)(job->A[1] + from * q, a, rows, q, n);
-            NAME(add_product)(a, n, 1, job->B[1], b, rows, q, n);
+            NAME(add_product)(a, n, 1, job->B[1], b, rows, q, n, 0);
         }
         for (Index i = 0; i < rows; i++)
             for (Index k = 0; k < q; k++) job->out[(from + i) * q + k] = (float)b[i * n + k];
@@ -96,7 +99,7 @@ static void NAME(work)(void *data)
     free(a);
 }
 
-/* A0ᵀ A1. */
+/* A0ᵀ A1; where they are the same, on and above the diagonal. */
 static int NAME(inner)(
     const Threads *threads, const float *A0, const float *A1, double *result, Index p, Index q)
 {
