@@ -16,7 +16,7 @@ Modes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Choice:
-    """The steps of one map, in modes (from 1); modes in one step go together as one product."""
+    """The steps of one map, in modes (from 1); modes in one step go together."""
 
     what: str
     steps: Modes
@@ -36,15 +36,17 @@ class Explanation:
     """The plan for one layer and one input; print it."""
 
     memory_order: tuple[int, ...]
+    compiled: bool  # by compiled kernels, or by torch's own operations
     forward: Choice
     backward: Choice
     derivative: Choice
 
     def __str__(self) -> str:
         order = ", ".join(map(str, self.memory_order))
+        by = "compiled kernels" if self.compiled else "torch's operations"
         return "\n".join(
             [
-                f"modes in memory   {order}",
+                f"modes in memory   {order}; by {by}",
                 *map(str, (self.forward, self.backward, self.derivative)),
             ]
         )
@@ -55,10 +57,10 @@ def plan(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Expl
 
     >>> import torch, tensorprojection as tp
     >>> print(tp.plan(tp.TensorProjection((32, 12, 12), (32, 6, 6)), torch.randn(300, 32, 12, 12)))
-    modes in memory   1, 2, 3
-    forward           modes 2+3 in one product; next best (...× the cost): mode 2, then mode 3
-    backward, input   modes 2+3 in one product; next best (...× the cost): mode 3, then mode 2
-    backward, U       modes 2+3 in one product; next best (...× the cost): mode 2, then mode 3
+    modes in memory   1, 2, 3; by ...
+    forward           modes 2+3 together; next best (...× the cost): mode ..., then mode ...
+    backward, input   modes 2+3 together; next best (...× the cost): mode ..., then mode ...
+    backward, U       modes 2+3 together; next best (...× the cost): mode ..., then mode ...
 
     The costs are those of the model in plan.py, in bytes moved a row or their worth in arithmetic.
     """
@@ -72,6 +74,7 @@ def plan(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Expl
     b = x.ndim - layer.order
     return Explanation(
         tuple(a - b + 1 for a in layout.axes[b:]),
+        layout.plan.tiles,
         forward("forward"),
         backward("backward, input"),
         pair("backward, U"),
@@ -82,7 +85,9 @@ def _choice(
     layout: Layout, steps: Steps, cost: Callable[[Steps], float]
 ) -> Callable[[str], Choice]:
     p = layout.plan
-    others = sorted((cost(s), s) for s in candidates(p.touched, p.large, p.small) if s != steps)
+    others = sorted(
+        (cost(s), s) for s in candidates(p.touched, p.large, p.small, p.tiles) if s != steps
+    )
 
     def modes(s: Steps) -> Modes:
         return tuple(
@@ -97,8 +102,6 @@ def _choice(
 
 def _words(steps: Modes) -> str:
     return ", then ".join(
-        f"mode {group[0]}"
-        if len(group) == 1
-        else f"modes {'+'.join(map(str, group))} in one product"
+        f"mode {group[0]}" if len(group) == 1 else f"modes {'+'.join(map(str, group))} together"
         for group in steps
     )

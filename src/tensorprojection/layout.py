@@ -93,7 +93,7 @@ def _layout(shape: Sizes, stride: Sizes, matrices: tuple[Sizes | None, ...], til
             small.append(shape[a])
             modes.append(None)
     touched = tuple(k for k, mode in enumerate(modes, start=1) if mode is not None)
-    tiles = tiles and len(modes) <= MOST_AXES
+    tiles = tiles and bool(touched) and len(modes) <= MOST_AXES
     plan = make_plan(tuple(large), tuple(small), touched, tiles)
     large_shape, small_shape = (
         [

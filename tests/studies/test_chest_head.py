@@ -50,7 +50,7 @@ def test_other_backbones_sizes_and_classes(kind):
 def test_the_reduction_is_linear_and_alike_at_every_place(kind):
     reduce = chest_head(kind)[0].eval()
     x = torch.randn(2, 1024, 5, 5)
-    torch.testing.assert_close(reduce(-3 * x), -3 * reduce(x))
+    torch.testing.assert_close(reduce(-3 * x), -3 * reduce(x), rtol=1e-5, atol=5e-5)
     torch.testing.assert_close(reduce(x.roll(1, 3)), reduce(x).roll(1, 3))
 
 
