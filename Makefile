@@ -21,18 +21,24 @@ $(BIN)/python:
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[studies]"
-	@touch $@
+	@touch $@ $(VENV)/.kernels
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[studies,peers,test]"
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.kernels
 
-setup: $(VENV)/.test ## create .venv and install everything, for working on the project
+# An installation compiles them, if it finds a compiler; this is for what changed since.
+COMPILED := src/tensorprojection/compiled
+$(VENV)/.kernels: $(wildcard $(COMPILED)/*.[ch])
+	@$(BIN)/python $(COMPILED)/build.py || echo "Without compiled kernels, slower."
+	@touch $@
 
-demo: $(VENV)/.demo ## train the paper's OCT network on phantoms: MaxPooling beside TensorProjection
+setup: $(VENV)/.test $(VENV)/.kernels ## create .venv and install everything, for working on the project
+
+demo: $(VENV)/.demo $(VENV)/.kernels ## train the paper's OCT network on phantoms: MaxPooling beside TensorProjection
 	$(BIN)/tpl run oct --trials 1 --out runs/demo
 
-lint: $(VENV)/.test ## style and types
+lint: $(VENV)/.test $(VENV)/.kernels ## style and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -40,7 +46,7 @@ lint: $(VENV)/.test ## style and types
 test: lint ## lint, types and all tests
 	$(BIN)/pytest -n 2
 
-bench: $(VENV)/.test ## speed side by side with the peers, as ratios
+bench: $(VENV)/.test $(VENV)/.kernels ## speed side by side with the peers, as ratios
 	$(BIN)/tpl bench
 
 clean: ## remove the environment and what runs leave behind

@@ -7,8 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Buffer, Parameter
 
 from .errors import ProjectionTypeError
+
+_ORDINARY = (Tensor, Parameter, Buffer)  # a parameter of another kind of tensor has that type
 
 
 def check_tensor(x: Tensor, name: str) -> None:
@@ -26,7 +29,7 @@ def check_floating(x: Tensor, name: str) -> None:
 
 def has_values(x: Tensor) -> bool:
     """Whether x is an ordinary tensor with numbers in it: not meta, not a stand-in of a tracer."""
-    return not x.is_meta and type(x.data) is Tensor
+    return type(x) in _ORDINARY and not x.is_meta
 
 
 def in_transform(*xs: Tensor) -> bool:

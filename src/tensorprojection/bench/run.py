@@ -9,9 +9,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import tensorprojection as tp
+from tensorprojection.polar import polar_grad_values, polar_values
 
 from .cases import CASES, FORMATS, Case
 from .limit import gemm, limit_seconds
@@ -86,13 +86,14 @@ def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True)
 
 
 def _U_step(layer: tp.TensorProjection | tp.TransposeTensorProjection) -> Any:
-    """What the U's cost in a step: made, and differentiated."""
-    Us = [U for U in layer.projections() if U is not None]
-    grads = [torch.randn_like(U) for U in Us]
-    Ws: list[Tensor] = [W for W in layer.Ws if W is not None]
+    """What the U's cost in a step: made, and differentiated, by the functions the layer calls."""
+    relative = layer.eps_mode == "relative"
+    cases = [(W.detach(), e) for W, e in zip(layer.Ws, layer.eps, strict=True) if W is not None]
+    grads = [torch.randn_like(W) for W, _ in cases]
 
     def call() -> None:
-        Us = [U for U in layer.projections() if U is not None]
-        torch.autograd.grad(Us, Ws, grads)
+        spectra = [polar_values(W, e, relative, W.dtype, "W")[1:] for W, e in cases]
+        for (W, e), grad, spectrum in zip(cases, grads, spectra, strict=True):
+            polar_grad_values(W, grad, *spectrum, e, relative)
 
     return call

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("contract.c", "maps.c", "derivative.c", "polar.c", "eigen.c", "digest.c")
+SOURCES = ("layer.c", "contract.c", "maps.c", "derivative.c", "polar.c", "eigen.c", "digest.c")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=default")
 
 # By what torch calls the processor's capability; "DEFAULT" is what the compiler takes for granted.

@@ -1,9 +1,6 @@
-/* Carries out a plan on a tensor (L, d_1, …, d_n): what contract.py does, here by tiles.
+/* Carries out a plan on a tensor (L, d_1, …, d_n): what contract.py does, here by tiles. */
+#include "contract.h"
 
-   A plan arrives as numbers (execute.py): the axes n, L, the rows in a chunk, the large and the
-   small sizes of the axes, the number of steps, and for each step its first axis (from 0), how many
-   axes it takes, and the order of these.
-*/
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,7 +122,6 @@ static Index widest(const Plan *plan, const Index *source, const Index *target)
     return most;
 }
 
-/* `to` from `from`: shrunk, or grown. Returns 0, or 1 where there is no memory. */
 int tp_map(
     Parallel parallel, Index threads, const Index *numbers, const float *const *A, int growing,
     const float *from, float *to)
@@ -155,8 +151,6 @@ int tp_map(
     return failed;
 }
 
-/* The derivatives of <shrink(X), Z> by every matrix, D by axis; and grow(Z), shrink(X) where there
-   is room for them. X shrinks in the order of the steps, Z grows in the opposite one. */
 int tp_pair(
     Parallel parallel, Index threads, const Index *numbers, const float *const *A, const float *X,
     const float *Z, float *grown, float *shrunk, float *const *D)

@@ -16,11 +16,11 @@ def run_map(x: Tensor, Us: Matrices, layout: Layout, *, transposed: bool) -> Ten
     assert layout.program is not None
     x = layout.dense(x, large=not transposed)
     z = layout.empty(x, large=transposed)
-    held, matrices = _by_axis(Us, layout)
+    held, matrices = pointers(Us, layout)
     program = layout.program.grow if transposed else layout.program.shrink
     threads = layout.program.threads()
-    pointers = (x.data_ptr(), z.data_ptr())
-    _check(library.map(library.parallel, threads, program, matrices, transposed, *pointers))
+    ends = (x.data_ptr(), z.data_ptr())
+    check(library.map(library.parallel, threads, program, matrices, transposed, *ends))
     del held
     return z
 
@@ -35,13 +35,13 @@ def run_gradients(
     X, Z = layout.dense(X, large=True), layout.dense(Z, large=False)
     grad_x = layout.empty(x, large=not transposed) if want_x else None
     grad_Us = [None if U is None else U.new_empty(U.shape) for U in Us]
-    held, matrices = _by_axis(Us, layout)
-    _, derivatives = _by_axis(grad_Us, layout)
+    held, matrices = pointers(Us, layout)
+    _, derivatives = pointers(grad_Us, layout)
     grown = None if transposed or grad_x is None else grad_x.data_ptr()
     shrunk = grad_x.data_ptr() if transposed and grad_x is not None else None
-    pointers = (X.data_ptr(), Z.data_ptr(), grown, shrunk, derivatives)
+    ends = (X.data_ptr(), Z.data_ptr(), grown, shrunk, derivatives)
     threads = layout.program.threads()
-    _check(library.pair(library.parallel, threads, layout.program.pair, matrices, *pointers))
+    check(library.pair(library.parallel, threads, layout.program.pair, matrices, *ends))
     del held
     return grad_x, grad_Us
 
@@ -52,13 +52,13 @@ def _library() -> Library:
     return library
 
 
-def _by_axis(matrices: Matrices, layout: Layout) -> tuple[list[Tensor | None], Array[c_void_p]]:
+def pointers(matrices: Matrices, layout: Layout) -> tuple[list[Tensor | None], Array[c_void_p]]:
     """Pointers by axis, and the tensors they point into, which they do not keep alive."""
     held = [None if A is None else A.contiguous() for A in layout.matrices(matrices)]
-    pointers = [None if A is None else A.data_ptr() for A in held]
-    return held, (c_void_p * len(pointers))(*pointers)
+    to = [None if A is None else A.data_ptr() for A in held]
+    return held, (c_void_p * len(to))(*to)
 
 
-def _check(failed: int) -> None:
+def check(failed: int) -> None:
     if failed:
         raise MemoryError("No memory for the tiles of a projection.")

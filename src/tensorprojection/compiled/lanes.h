@@ -13,12 +13,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Floats in a vector; any of these works everywhere, the processor's own is the fast one. */
+#ifndef WIDTH
 #if defined(__AVX512F__)
 #define WIDTH 16
 #elif defined(__AVX__)
 #define WIDTH 8
 #else
 #define WIDTH 4
+#endif
 #endif
 
 /* Two vectors side by side: enough independent sums for the latency of an addition. */

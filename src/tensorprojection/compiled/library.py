@@ -27,6 +27,8 @@ SWITCH = "TENSORPROJECTION_COMPILED"  # "0" in the environment turns the kernels
 class Library(NamedTuple):
     """The functions of the C files, and how to run them on several threads (None: on one)."""
 
+    forward: Any
+    backward: Any
     map: Any
     pair: Any
     polar: Any
@@ -55,12 +57,17 @@ def open_library(path: Path) -> Library | None:
             stacklevel=2,
         )
         return None
-    c.tp_map.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_int, c_void_p, c_void_p]
-    c.tp_pair.argtypes = [c_void_p, c_int64, *[c_void_p] * 7]
+    step: list[Any] = [c_void_p, c_int64, c_void_p]
+    c.tp_forward.argtypes = [*step, c_int, c_void_p, c_void_p, c_int, *[c_void_p] * 4]
+    c.tp_backward.argtypes = [*step, c_void_p, c_void_p, c_int, *[c_void_p] * 7]
+    c.tp_map.argtypes = [*step, c_void_p, c_int, c_void_p, c_void_p]
+    c.tp_pair.argtypes = [*step, *[c_void_p] * 6]
     sizes: list[Any] = [c_int64, c_int64, c_double, c_int]
     c.tp_polar.argtypes = [c_void_p, c_int64, c_void_p, *sizes, *[c_void_p] * 4]
     c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 5, *sizes, c_void_p]
-    return Library(c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, _parallel())
+    return Library(
+        c.tp_forward, c.tp_backward, c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, _parallel()
+    )
 
 
 def _parallel() -> int | None:

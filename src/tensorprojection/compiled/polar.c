@@ -9,12 +9,13 @@
        smallest directions then, whatever its condition, and up to a few columns it is also the
        faster way.
 */
+#include "polar.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "eigen.h"
-#include "pieces.h"
 
 #define SEGMENT 64 /* rows of a tall matrix that are worked on at a time */
 
@@ -179,8 +180,6 @@ static int by_rotations(
     return 1;
 }
 
-/* U (p × q), G and V (q × q) and s, ascending, from W (p × q). Returns 0, or 1 where W is not
-   finite, or vanishes, or asks for another way, or there is no memory. */
 int tp_polar(
     Parallel parallel, Index count, const float *W, Index p, Index q, double eps, int relative,
     float *U, double *G, double *V, double *s)
@@ -197,9 +196,7 @@ int tp_polar(
     return !found;
 }
 
-/* dL/dW from dL/dU, all of p × q, with G, V and s of `tp_polar`. Returns 0, or 1 where there is no memory.
-
-   With N = Wᵀ dU in the basis V, S_ij = -(N + Nᵀ)_ij / (s_i s_j (s_i + s_j)), to whose diagonal a
+/* With N = Wᵀ dU in the basis V, S_ij = -(N + Nᵀ)_ij / (s_i s_j (s_i + s_j)), to whose diagonal a
    relative ε adds ε²/q times its trace: dL/dW = dU G + W V S Vᵀ. */
 int tp_polar_grad(
     Parallel parallel, Index count, const float *W, const float *dU, const double *G,

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from .library import load, serves
 
-_COLUMNS = 64  # beyond, a decomposition of a library is faster
+MOST_COLUMNS = 64  # beyond, a decomposition of a library is faster
 
 
 def is_small(W: Tensor) -> bool:
     """Whether this is the way for W."""
     if W.ndim != 2 or not serves(W):
         return False
-    return 1 <= W.shape[1] <= _COLUMNS
+    return 1 <= W.shape[1] <= MOST_COLUMNS
 
 
 def small_polar(

@@ -22,6 +22,8 @@ class Program(NamedTuple):
     grow: Array[c_int64]
     pair: Array[c_int64]
     few: bool
+    entries: int  # of all matrices
+    spectra: int  # numbers in G, V and s of all matrices (layer.c)
 
     def threads(self) -> int:
         return 1 if self.few else torch.get_num_threads()
@@ -30,7 +32,9 @@ class Program(NamedTuple):
 def make_program(plan: Plan, L: int) -> Program:
     """For L rows."""
     shrink, grow, pair = (_encode(plan, steps, L) for steps in (plan.shrink, plan.grow, plan.pair))
-    return Program(shrink, grow, pair, L * prod(plan.large) <= _FEW)
+    sides = [(plan.large[k - 1], plan.small[k - 1]) for k in plan.touched]
+    entries, spectra = sum(p * q for p, q in sides), sum((2 * q + 1) * q for _, q in sides)
+    return Program(shrink, grow, pair, L * prod(plan.large) <= _FEW, entries, spectra)
 
 
 def _encode(plan: Plan, steps: Steps, L: int) -> Array[c_int64]:
