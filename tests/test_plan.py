@@ -9,8 +9,11 @@ import tensorprojection as tp
 from tensorprojection import contract, products
 from tensorprojection.bench.cases import CASES
 from tensorprojection.bench.measure import kept_bytes
+from tensorprojection.compiled import program
+from tensorprojection.compiled.execute import run_gradients, run_map
+from tensorprojection.compiled.library import load
 from tensorprojection.layout import layout_of
-from tensorprojection.plan import CHUNK_BYTES, candidates, make_plan
+from tensorprojection.plan import CHUNK_BYTES, candidates, fits_tile, make_plan
 
 # (large, small, touched axes) of a tensor (L, d_1, …)
 SHAPES = {
@@ -23,11 +26,14 @@ SHAPES = {
 }
 
 
+needs_kernels = pytest.mark.skipif(load() is None, reason="the compiled kernels are not there")
+
+
 def problem(large, small, touched, rows=7, dtype=torch.float64):
     X, Z = torch.randn(rows, *large, dtype=dtype), torch.randn(rows, *small, dtype=dtype)
-    As = [None] * (len(large) + 1)
+    As = [None] * len(large)
     for k in touched:
-        As[k] = torch.randn(large[k - 1], small[k - 1], dtype=dtype)
+        As[k - 1] = torch.randn(large[k - 1], small[k - 1], dtype=dtype)
     return X, Z, As
 
 
@@ -35,7 +41,7 @@ def expected(X, Z, As):
     """grow(Z), shrink(X) and the derivatives, by autograd through tensordot in float64."""
     As = [None if A is None else A.double().clone().requires_grad_() for A in As]
     shrunk, grown = X.double(), Z.double()
-    for k, A in enumerate(As):
+    for k, A in enumerate(As, start=1):
         if A is not None:
             shrunk = torch.tensordot(shrunk, A, dims=([k], [0])).movedim(-1, k)
             grown = torch.tensordot(grown, A, dims=([k], [1])).movedim(-1, k)
@@ -45,46 +51,86 @@ def expected(X, Z, As):
     return grown.detach(), shrunk.detach(), by_axis
 
 
+def plan_of(steps, large, small, touched, tiles):
+    plan = make_plan(large, small, touched, tiles)
+    return replace(plan, shrink=steps, grow=steps, pair=steps)
+
+
+def by_torch(X, Z, As, plan):
+    """Twice grow(Z), shrink(X) and the derivatives: of the maps alone, and of `pair`."""
+    grown, shrunk, gradients = contract.pair(X, Z, As, plan, want_grown=True, want_shrunk=True)
+    yield contract.grow(Z, As, plan), contract.shrink(X, As, plan), gradients
+    yield grown, shrunk, gradients
+
+
+def by_kernels(X, Z, As, plan):
+    """The same by the compiled kernels, with the derivatives of either backward pass."""
+    layout = replace(layout_of(X, As), program=program.make_program(plan, len(X)))
+    grown, gradients = run_gradients(X, Z, As, layout, transposed=False, want_x=True)
+    shrunk, of_grow = run_gradients(Z, X, As, layout, transposed=True, want_x=True)
+    yield (
+        run_map(Z, As, layout, transposed=True),
+        run_map(X, As, layout, transposed=False),
+        run_gradients(X, Z, As, layout, transposed=False, want_x=False)[1],
+    )
+    yield grown, shrunk, gradients
+    yield grown, shrunk, of_grow
+
+
+def assert_same(got, right, tolerance):
+    for mine, theirs in zip((*got[:2], *got[2]), (*right[:2], *right[2]), strict=True):
+        assert (mine is None) == (theirs is None)
+        assert mine is None or torch.allclose(mine.double(), theirs, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_candidates_agree(shape, joint, dtype):
     large, small, touched = SHAPES[shape]
     X, Z, As = problem(large, small, touched, dtype=dtype)
-    grown, shrunk, gradients = expected(X, Z, As)
-    tolerance = (
-        {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
-    )
-    ways = list(candidates(touched, large, small))
+    right = expected(X, Z, As)
+    ways = list(candidates(touched, large, small, tiles=False))
     assert len(ways) == len(set(ways)) > 0
     for steps in ways:
-        plan = replace(
-            make_plan(large, small, touched), shrink=steps, grow=steps, pair=steps, joint=joint
-        )
-        assert torch.allclose(contract.shrink(X, As, plan).double(), shrunk, **tolerance)
-        assert torch.allclose(contract.grow(Z, As, plan).double(), grown, **tolerance)
-        got = contract.pair(X, Z, As, plan, want_grown=True, want_shrunk=True)
-        assert torch.allclose(got[0].double(), grown, **tolerance)
-        assert torch.allclose(got[1].double(), shrunk, **tolerance)
-        for mine, right in zip(got[2], gradients, strict=True):
-            assert (mine is None) == (right is None)
-            assert mine is None or torch.allclose(mine.double(), right, **tolerance)
+        plan = replace(plan_of(steps, large, small, touched, tiles=False), joint=joint)
+        for got in by_torch(X, Z, As, plan):
+            assert_same(got, right, 1e-4 if dtype == torch.float32 else 1e-12)
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_candidates_agree_by_compiled_kernels(shape):
+    large, small, touched = SHAPES[shape]
+    X, Z, As = problem(large, small, touched, dtype=torch.float32)
+    right = expected(X, Z, As)
+    ways = list(candidates(touched, large, small, tiles=True))
+    assert len(ways) == len(set(ways)) > 0
+    for steps in ways:
+        for got in by_kernels(X, Z, As, plan_of(steps, large, small, touched, tiles=True)):
+            assert_same(got, right, 1e-4)
 
 
 def test_pieces_give_the_whole():
     large, small, touched = (16, 16, 8), (8, 4, 8), (1, 2)
     rows = 3 * CHUNK_BYTES // (16 * 16 * 8 * 8) + 5  # three chunks and a bit
     X, Z, As = problem(large, small, touched, rows=rows)
-    plan = make_plan(large, small, touched)
-    steps = ((1,), (2,))
-    plan = replace(plan, shrink=steps, grow=steps[::-1], pair=steps, joint=True)
-    grown, shrunk, gradients = expected(X, Z, As)
-    got = contract.pair(X, Z, As, plan, want_grown=True, want_shrunk=True)
-    assert torch.allclose(got[0], grown)
-    assert torch.allclose(got[1], shrunk)
-    assert torch.allclose(contract.shrink(X, As, plan), shrunk)
-    for k in touched:
-        assert torch.allclose(got[2][k], gradients[k])
+    plan = plan_of(((1,), (2,)), large, small, touched, tiles=False)
+    plan = replace(plan, grow=((2,), (1,)), joint=True)
+    right = expected(X, Z, As)
+    for got in by_torch(X, Z, As, plan):
+        assert_same(got, right, 1e-8)
+
+
+@needs_kernels
+@pytest.mark.parametrize("steps", [((1,), (2,)), ((2,), (1,))])
+def test_pieces_give_the_whole_by_compiled_kernels(steps, monkeypatch):
+    large, small, touched = (16, 16, 8), (8, 4, 8), (1, 2)
+    monkeypatch.setattr(program, "_CHUNK", 3 * 16 * 16 * 8)
+    X, Z, As = problem(large, small, touched, rows=11, dtype=torch.float32)  # 3 + 3 + 3 + 2
+    right = expected(X, Z, As)
+    for got in by_kernels(X, Z, As, plan_of(steps, large, small, touched, tiles=True)):
+        assert_same(got, right, 1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -118,11 +164,29 @@ def test_modes_left_alone_are_rows_or_one_axis():
     assert (plan.large, plan.small, plan.touched) == ((12, 24), (6, 24), (1,))
 
 
-def test_the_shrinking_mode_goes_first():
+@pytest.mark.parametrize("tiles", [False, True])
+def test_the_shrinking_mode_goes_first(tiles):
     # 64 → 4 leaves a sixteenth of the tensor for the other mode; the other way round a half.
-    plan = make_plan((64, 7, 64), (32, 7, 4), (1, 3))
+    plan = make_plan((64, 7, 64), (32, 7, 4), (1, 3), tiles)
     assert plan.shrink == ((3,), (1,))
     assert plan.grow == ((1,), (3,))
+
+
+@pytest.mark.parametrize(
+    ("large", "small"),
+    [
+        ((12, 12), (6, 6)),
+        ((32, 12, 12), (20, 6, 6)),
+        ((60, 60), (2, 2)),  # too many numbers for a tile
+        ((58, 58), (36, 36)),  # too many entries
+        ((4, 4, 4, 4, 4), (2, 2, 2, 2, 2)),  # too many modes
+    ],
+)
+def test_modes_that_go_together_fit_a_tile(large, small):
+    plan = make_plan(large, small, tuple(range(1, len(large) + 1)), tiles=True)
+    for group in (*plan.shrink, *plan.grow, *plan.pair):
+        p, q = (tuple(side[k - 1] for k in group) for side in (large, small))
+        assert len(group) == 1 or fits_tile(p, q)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

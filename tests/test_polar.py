@@ -23,6 +23,7 @@ from tensorprojection import (
     TensorProjection,
     TransposeTensorProjection,
 )
+from tensorprojection.compiled.library import load
 from tensorprojection.functional import polar
 
 # What torch itself warns of when forward mode is used for the first time.
@@ -234,35 +235,45 @@ def test_autocast_leaves_polar_alone(cast_to, eps_mode):
         assert torch.equal(a, b)
 
 
-# The ways to a spectrum: of the Gram matrix by NumPy or torch, and where that is not enough, of W
+# The ways to a spectrum: by the compiled kernels; by `eigh` of the Gram matrix; by `svd` of W
+
+needs_kernels = pytest.mark.skipif(load() is None, reason="the compiled kernels are not there")
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The decompositions that ran, by name."""
+    """The decompositions that torch ran, by name."""
     names = []
 
-    def spy(library, name):
-        function = getattr(library, name)
+    def spy(name):
+        function = getattr(torch.linalg, name)
 
         def call(*args, **kwargs):
             names.append(name)
             return function(*args, **kwargs)
 
-        monkeypatch.setattr(library, name, call)
+        monkeypatch.setattr(torch.linalg, name, call)
 
-    spy(torch.linalg, "eigh")
-    spy(torch.linalg, "svd")
-    spy(np.linalg, "eigh")
+    spy("eigh")
+    spy("svd")
     return names
+
+
+@pytest.fixture
+def turn_off_kernels(monkeypatch):
+    return lambda: monkeypatch.setattr("tensorprojection.polar.is_small", lambda W: False)
 
 
 @pytest.mark.parametrize(
     ("W", "expected"),
     [
-        pytest.param(with_condition(12, 6, 10), ["eigh"], id="float32"),
-        pytest.param(with_condition(512, 12, 10), ["eigh"], id="not small"),
-        pytest.param(with_condition(12, 6, 1e6, scale=1e3), ["eigh", "eigh", "svd"], id="ill"),
+        pytest.param(with_condition(12, 6, 10), [], id="small", marks=needs_kernels),
+        pytest.param(
+            with_condition(12, 6, 1e6, scale=1e3), [], id="small and ill", marks=needs_kernels
+        ),
+        pytest.param(with_condition(512, 12, 10), [], id="tall", marks=needs_kernels),
+        pytest.param(with_condition(512, 12, 1e6, scale=1e3), ["eigh", "svd"], id="tall and ill"),
+        pytest.param(with_condition(80, 65, 10), ["eigh"], id="many columns"),
         pytest.param(with_condition(12, 6, 10, dtype=torch.float64), ["svd"], id="float64"),
         pytest.param(with_condition(12, 6, 10, dtype=torch.bfloat16), ["eigh"], id="bfloat16"),
     ],
@@ -272,10 +283,17 @@ def test_which_way(W, expected, calls):
     assert calls == expected
 
 
+@pytest.mark.parametrize(("condition", "expected"), [(10, ["eigh"]), (1e6, ["eigh", "svd"])])
+def test_which_way_without_kernels(condition, expected, calls, turn_off_kernels):
+    turn_off_kernels()
+    polar(with_condition(12, 6, condition, scale=1e3))
+    assert calls == expected
+
+
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("condition", [1, 10, 1e2, 1e3])
-def test_all_ways_agree(condition, scale, eps_mode, monkeypatch, calls):
+def test_all_ways_agree(condition, scale, eps_mode, monkeypatch, calls, turn_off_kernels):
     """In U and in the gradient. An `eigh` that fails leaves the next way."""
     W = with_condition(32, 20, condition, scale).requires_grad_()
     dL_dU = torch.from_numpy(np.random.default_rng(2).standard_normal((32, 20))).float()
@@ -284,18 +302,17 @@ def test_all_ways_agree(condition, scale, eps_mode, monkeypatch, calls):
         U = polar(W, eps_mode=eps_mode)
         return U, *torch.autograd.grad(U, W, dL_dU)
 
-    def fail(library):
-        def call(*args, **kwargs):
-            raise library.linalg.LinAlgError("did not converge")
-
-        monkeypatch.setattr(library.linalg, "eigh", call)
+    def fail(*args, **kwargs):
+        raise torch.linalg.LinAlgError("did not converge")
 
     U1, gradient1 = run()
-    fail(np)
+    assert calls == ([] if load() is not None else ["eigh"])
+    calls.clear()
+    turn_off_kernels()
     U2, gradient2 = run()
-    fail(torch)
+    monkeypatch.setattr(torch.linalg, "eigh", fail)
     U3, gradient3 = run()
-    assert calls == ["eigh", "eigh", "svd"]
+    assert calls == ["eigh", "svd"]
     for U, gradient in ((U2, gradient2), (U3, gradient3)):
         torch.testing.assert_close(U1, U, rtol=0, atol=1e-6)
         assert relative_error(gradient1, gradient.double().numpy()) <= 1e-6

@@ -233,7 +233,7 @@ def _check(x: Tensor, Us: Matrices, transposed: bool) -> None:
         if U is None:
             continue
         check_floating(U, f"U{k + 1}")
-        if U.ndim != 2 or U.shape[1 if transposed else 0] != size:
+        if U.ndim != 2 or U.shape[1 if transposed else 0] != size or U.numel() == 0:
             expected = f"(p, {size})" if transposed else f"({size}, q)"
             raise ProjectionValueError(
                 f"Expected U{k + 1} of shape {expected} for an input of shape {tuple(x.shape)}, "

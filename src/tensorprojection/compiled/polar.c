@@ -188,7 +188,7 @@ int tp_polar(
     Threads threads = {parallel, p * q <= ALONE ? 1 : count};
     double *room = malloc((3 * n * n + 3 * n + (small ? 2 * p * q : 0)) * sizeof(double));
     if (!room) return 1;
-    int found = q > FEW_COLUMNS && by_gram(&threads, W, p, q, eps, relative, U, V, s, room);
+    int found = (q > FEW_COLUMNS || !small) && by_gram(&threads, W, p, q, eps, relative, U, V, s, room);
     if (!found && small && (found = by_rotations(W, p, q, eps, relative, U, V, s, room)))
         inverse_root(V, s, room, q, room + n * n);
     for (Index i = 0; found && i < q; i++) memcpy(G + i * q, room + i * n, q * sizeof(double));
