@@ -11,7 +11,7 @@
 
 #include "lanes.h"
 
-#define STREAMS 6
+#define STREAMS 8   /* two tensors read, two written; each has two with the widest vectors */
 #define AT_A_TIME 8 /* lines */
 #define LINE 16     /* floats in a line of the cache */
 
@@ -33,7 +33,8 @@ INLINE void ask_some(Ahead *ahead)
     if (i == ahead->streams) return;
     const float *next = ahead->next[i];
     Index step = ahead->step[i];
-    UNROLL for (int line = 0; line < AT_A_TIME; line++) __builtin_prefetch(next + line * step, 0, 2);
+    UNROLL for (int line = 0; line < AT_A_TIME; line++)
+        __builtin_prefetch(next + line * step, 0, 2);
     ahead->next[i] = next + AT_A_TIME * step;
     if ((ahead->left[i] -= AT_A_TIME) <= 0) ahead->stream++;
 }

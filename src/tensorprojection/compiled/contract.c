@@ -49,7 +49,8 @@ static void arrange_blocks(void *data)
 {
     Arranging *job = data;
     for (Index block; (block = take(&job->next)) < block_count(job->M, ROWS);)
-        arrange_block(job->A, job->apart_k, job->apart_m, job->to, job->K, job->M, 0, job->K, block);
+        arrange_block(
+            job->A, job->apart_k, job->apart_m, job->to, job->K, job->M, 0, job->K, block);
 }
 
 /* The matrices, by axis, as the steps read them. */
@@ -81,8 +82,7 @@ static Index row_of(const Plan *plan, const Index *sizes)
 
 /* One step on `rows` rows whose axes have these sizes, but for the step's own. */
 static int take_step(
-    const Plan *plan, const Step *step, const Index *sizes, Index rows, const float *X,
-    const float *Z, float *grown, float *shrunk, float *const *D, int add)
+    const Plan *plan, const Step *step, const Index *sizes, Index rows, Tensors tensors)
 {
     Shape shape = {.m = step->m, .L = rows, .R = 1};
     Index end = step->first + step->m;
@@ -93,15 +93,16 @@ static int take_step(
         shape.order[k] = step->order[k];
     }
     float *const *A = plan->A + step->first, *const *A_t = plan->A_t + step->first;
-    if (D) D += step->first;
-    if (!D || step->m > 1)
-        return maps(&plan->threads, &shape, A, A_t, X, Z, grown, shrunk, D, add);
-    int failed = derivative(&plan->threads, &shape, X, Z, D[0], add);
-    if (!failed && grown)
-        failed = maps(&plan->threads, &shape, A, A_t, NULL, Z, grown, NULL, NULL, 0);
-    if (!failed && shrunk)
-        failed = maps(&plan->threads, &shape, A, A_t, X, NULL, NULL, shrunk, NULL, 0);
-    return failed;
+    if (tensors.D) tensors.D += step->first;
+    if (tensors.D && step->m == 1) {
+        const float *X = tensors.X, *Z = tensors.Z;
+        if (derivative(&plan->threads, &shape, X, Z, tensors.D[0], tensors.add)) return 1;
+        tensors.D = NULL;
+        if (!tensors.shrunk) tensors.X = NULL;
+        if (!tensors.grown) tensors.Z = NULL;
+        if (!tensors.X && !tensors.Z) return 0;
+    }
+    return maps(&plan->threads, &shape, A, A_t, &tensors);
 }
 
 static void resize(const Step *step, Index *sizes, const Index *target)
@@ -140,8 +141,8 @@ int tp_map(
         const float *x = from + row * from_row;
         for (Index i = 0; i < plan.steps && !failed; i++) {
             float *y = i + 1 < plan.steps ? buffers + (i % 2) * between : to + row * to_row;
-            failed = growing ? take_step(&plan, &plan.step[i], sizes, rows, NULL, x, y, NULL, NULL, 0)
-                             : take_step(&plan, &plan.step[i], sizes, rows, x, NULL, NULL, y, NULL, 0);
+            Tensors to_shrink = {.X = x, .shrunk = y}, to_grow = {.Z = x, .grown = y};
+            failed = take_step(&plan, &plan.step[i], sizes, rows, growing ? to_grow : to_shrink);
             resize(&plan.step[i], sizes, target);
             x = y;
         }
@@ -158,7 +159,8 @@ int tp_pair(
     Plan plan = {.threads = {parallel, threads}};
     if (!read_plan(&plan, numbers)) return 1;
     Index large = row_of(&plan, plan.large), small = row_of(&plan, plan.small);
-    Index last = plan.steps - 1, between = last ? widest(&plan, plan.large, plan.small) * plan.rows : 0;
+    Index last = plan.steps - 1;
+    Index between = last ? widest(&plan, plan.large, plan.small) * plan.rows : 0;
     /* X after each step but the last, and two for Z. */
     float *buffers = between ? malloc((last + 2) * between * sizeof(float)) : NULL;
     int failed = (between && !buffers) || !arrange_all(&plan, A, 1, 1);
@@ -168,17 +170,21 @@ int tp_pair(
         memcpy(sizes, plan.large, sizeof sizes);
         for (Index i = 0; i < last && !failed; i++) {
             float *y = buffers + i * between;
-            failed = take_step(&plan, &plan.step[i], sizes, rows, x[i], NULL, NULL, y, NULL, 0);
+            Tensors tensors = {.X = x[i], .shrunk = y};
+            failed = take_step(&plan, &plan.step[i], sizes, rows, tensors);
             resize(&plan.step[i], sizes, plan.small);
             x[i + 1] = y;
         }
         for (Index i = last; i >= 0 && !failed; i--) {
-            float *bigger = i ? buffers + (last + i % 2) * between : grown ? grown + row * large : NULL;
-            float *smaller = i == last && shrunk ? shrunk + row * small : NULL;
-            failed = take_step(
-                &plan, &plan.step[i], sizes, rows, x[i], z, bigger, smaller, D, row > 0);
+            Tensors tensors = {.X = x[i], .Z = z, .D = D, .add = row > 0};
+            if (i > 0)
+                tensors.grown = buffers + (last + i % 2) * between;
+            else if (grown)
+                tensors.grown = grown + row * large;
+            if (i == last && shrunk) tensors.shrunk = shrunk + row * small;
+            failed = take_step(&plan, &plan.step[i], sizes, rows, tensors);
             resize(&plan.step[i], sizes, plan.large);
-            z = bigger;
+            z = tensors.grown;
         }
     }
     free(buffers);

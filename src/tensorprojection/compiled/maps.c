@@ -13,9 +13,8 @@
 
 typedef struct {
     Shape shape;
+    Tensors tensors;
     float *const *A, *const *A_t;
-    const float *X, *Z;
-    float *grown, *shrunk;
     float *derivatives; /* of every piece, or null */
     Index tiles, pieces, next;
     int failed;
@@ -101,7 +100,7 @@ static void grow_tile(const Job *job, Tile *t, int pairing, Ahead *ahead)
         if (pairing)
             contract(t->x[i], t->z[i + 1], size_of(sizes, 0, k), s->p[k], s->q[k],
                      size_of(sizes, k + 1, s->m) * LANES, t->D[k]);
-        if (i > 0 || job->grown)
+        if (i > 0 || job->tensors.grown)
             step(s, job->A_t[k], t->z[i + 1], t->z[i], sizes, k, s->p[k], ahead);
     }
 }
@@ -115,20 +114,20 @@ static void work_on(const Job *job, Tile *t, Index piece)
     if (pairing) memset(t->D[0], 0, entries(s) * sizeof(Vector));
     for (Index tile = start_of(piece, job->tiles, job->pieces); tile < end; tile++) {
         Ahead ahead = {.streams = 0};
-        if (job->X) {
-            pack(job->X, s->L, P, s->R, tile, t->x[0]);
-            if (tile + 1 < end) ask_for(&ahead, job->X, s->L, P, s->R, tile + 1);
+        if (job->tensors.X) {
+            pack(job->tensors.X, s->L, P, s->R, tile, t->x[0]);
+            if (tile + 1 < end) ask_for(&ahead, job->tensors.X, s->L, P, s->R, tile + 1);
         }
-        if (job->Z) {
-            pack(job->Z, s->L, Q, s->R, tile, t->z[s->m]);
-            if (tile + 1 < end) ask_for(&ahead, job->Z, s->L, Q, s->R, tile + 1);
+        if (job->tensors.Z) {
+            pack(job->tensors.Z, s->L, Q, s->R, tile, t->z[s->m]);
+            if (tile + 1 < end) ask_for(&ahead, job->tensors.Z, s->L, Q, s->R, tile + 1);
         }
-        if (job->grown) ask_for(&ahead, job->grown, s->L, P, s->R, tile);
-        if (job->shrunk) ask_for(&ahead, job->shrunk, s->L, Q, s->R, tile);
-        if (job->X) shrink_tile(job, t, job->shrunk ? s->m : s->m - 1, &ahead);
-        if (job->Z) grow_tile(job, t, pairing, &ahead);
-        if (job->grown) unpack(job->grown, s->L, P, s->R, tile, t->z[0]);
-        if (job->shrunk) unpack(job->shrunk, s->L, Q, s->R, tile, t->x[s->m]);
+        if (job->tensors.grown) ask_for(&ahead, job->tensors.grown, s->L, P, s->R, tile);
+        if (job->tensors.shrunk) ask_for(&ahead, job->tensors.shrunk, s->L, Q, s->R, tile);
+        if (job->tensors.X) shrink_tile(job, t, job->tensors.shrunk ? s->m : s->m - 1, &ahead);
+        if (job->tensors.Z) grow_tile(job, t, pairing, &ahead);
+        if (job->tensors.grown) unpack(job->tensors.grown, s->L, P, s->R, tile, t->z[0]);
+        if (job->tensors.shrunk) unpack(job->tensors.shrunk, s->L, Q, s->R, tile, t->x[s->m]);
     }
     if (!pairing) return;
     float *sums = job->derivatives + piece * entries(s);
@@ -152,20 +151,20 @@ static void work(void *data)
 }
 
 int maps(
-    const Threads *threads, const Shape *shape, float *const *A, float *const *A_t, const float *X,
-    const float *Z, float *grown, float *shrunk, float *const *D, int add)
+    const Threads *threads, const Shape *shape, float *const *A, float *const *A_t,
+    const Tensors *tensors)
 {
-    Job job = {
-        .shape = *shape, .A = A, .A_t = A_t, .X = X, .Z = Z, .grown = grown, .shrunk = shrunk};
+    Job job = {.shape = *shape, .tensors = *tensors, .A = A, .A_t = A_t};
     job.tiles = block_count(shape->L * shape->R, LANES);
     job.pieces = piece_count(job.tiles);
     Index n = entries(shape);
+    float *const *D = tensors->D;
     if (D && !(job.derivatives = malloc(n * job.pieces * sizeof(float)))) return 1;
     run(threads, work, &job);
     const float *sums = job.derivatives;
     for (Index k = 0; D && k < shape->m; sums += shape->p[k] * shape->q[k], k++)
         for (Index e = 0; e < shape->p[k] * shape->q[k]; e++) {
-            double sum = add ? D[k][e] : 0;
+            double sum = tensors->add ? D[k][e] : 0;
             for (Index piece = 0; piece < job.pieces; piece++) sum += sums[piece * n + e];
             D[k][e] = (float)sum;
         }

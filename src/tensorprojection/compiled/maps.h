@@ -14,13 +14,20 @@ typedef struct {
     Index order[MODES]; /* in which the modes shrink; they grow in the opposite one */
 } Shape;
 
-/* Any of: `shrunk` from X; `grown` from Z; from both, the derivatives D of <shrunk, Z> by each
-   matrix, added to D if so said. Pointers to what is not there, or not wanted, are null. The
-   matrices are arranged (product.h): A, p × q, to shrink by, and A_t, q × p, to grow by. Returns 0,
-   or 1 where there is no memory. */
+/* What there is, and what is wanted; null where it is not. Any of: `shrunk` from X; `grown` from Z;
+   from both, the derivatives D of <shrunk, Z> by each matrix, added to D if so said. */
+typedef struct {
+    const float *X, *Z;
+    float *grown, *shrunk;
+    float *const *D;
+    int add;
+} Tensors;
+
+/* The matrices are arranged (product.h): A, p × q, to shrink by, and A_t, q × p, to grow by.
+   Returns 0, or 1 where there is no memory. */
 int maps(
-    const Threads *threads, const Shape *shape, float *const *A, float *const *A_t, const float *X,
-    const float *Z, float *grown, float *shrunk, float *const *D, int add);
+    const Threads *threads, const Shape *shape, float *const *A, float *const *A_t,
+    const Tensors *tensors);
 
 /* The derivative alone, for a single mode. */
 int derivative(

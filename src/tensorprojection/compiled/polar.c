@@ -19,7 +19,7 @@
 
 #define SEGMENT 64 /* rows of a tall matrix that are worked on at a time */
 
-/* A small matrix's rows and columns in memory: a multiple of two vectors, whatever the precision. */
+/* The rows and columns of a small matrix in memory: a multiple of two vectors of any precision. */
 INLINE Index padded(Index q) { return block_count(q, LANES) * LANES; }
 
 #define REAL float
@@ -188,7 +188,8 @@ int tp_polar(
     Threads threads = {parallel, p * q <= ALONE ? 1 : count};
     double *room = malloc((3 * n * n + 3 * n + (small ? 2 * p * q : 0)) * sizeof(double));
     if (!room) return 1;
-    int found = (q > FEW_COLUMNS || !small) && by_gram(&threads, W, p, q, eps, relative, U, V, s, room);
+    int few = q <= FEW_COLUMNS && small;
+    int found = !few && by_gram(&threads, W, p, q, eps, relative, U, V, s, room);
     if (!found && small && (found = by_rotations(W, p, q, eps, relative, U, V, s, room)))
         inverse_root(V, s, room, q, room + n * n);
     for (Index i = 0; found && i < q; i++) memcpy(G + i * q, room + i * n, q * sizeof(double));
@@ -230,7 +231,8 @@ int tp_polar_grad(
         for (Index j = 0; j < q; j++) wide[j * n + i] = V[i * q + j];
     memset(S, 0, n * n * sizeof(double));
     add_product_double(turned, n, 1, wide, S, q, q, n, 0); /* V S Vᵀ */
-    failed = failed || (precise ? outer_double : outer_float)(&threads, dU, padded_G, W, S, dW, p, q);
+    if (!failed)
+        failed = (precise ? outer_double : outer_float)(&threads, dU, padded_G, W, S, dW, p, q);
     free(room);
     return failed;
 }

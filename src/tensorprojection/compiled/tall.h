@@ -8,7 +8,8 @@
 typedef REAL NAME(Vec) __attribute__((vector_size(4 * WIDTH), aligned(sizeof(REAL)), may_alias));
 
 INLINE void NAME(block)(
-    const int rows, const REAL *A, Index row, Index column, const REAL *B, REAL *C, Index n, Index K)
+    const int rows, const REAL *A, Index row, Index column, const REAL *B, REAL *C, Index n,
+    Index K)
 {
     NAME(Vec) sum[6][2];
     UNROLL for (int r = 0; r < rows; r++) {
