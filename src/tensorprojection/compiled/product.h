@@ -9,7 +9,7 @@
 #define PRODUCT_H
 
 #include "ahead.h"
-#include "lanes.h"
+#include "copy.h"
 
 #if WIDTH == 16 /* 32 registers */
 #define ROWS 8
@@ -34,8 +34,11 @@ INLINE void arrange_block(
     Index columns = start_of(block + 1, M, blocks) - first;
     const float *a = A + first * apart_m;
     float *to = arranged + first * depth + from * columns;
-    for (Index k = 0; k < K; k++, a += apart_k)
-        for (Index m = 0; m < columns; m++) *to++ = a[m * apart_m];
+    if (apart_m == 1)
+        copy_runs(to, columns, a, apart_k, K, columns);
+    else
+        for (Index k = 0; k < K; k++, a += apart_k)
+            for (Index m = 0; m < columns; m++) *to++ = a[m * apart_m];
 }
 
 INLINE void product_rows(
