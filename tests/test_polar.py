@@ -333,6 +333,21 @@ def test_float32_gradient(p, q, scale, eps_mode):
         assert relative_error(W.grad, expected) <= 1e-5, condition
 
 
+@pytest.mark.parametrize(("p", "q"), [(12, 6), (128, 80)], ids=size_ids)
+@pytest.mark.parametrize(
+    ("scale", "eps_mode"),
+    [(1e25, "absolute"), (1e12, "absolute"), (1e20, "relative"), (1e-20, "relative")],
+)
+def test_gradient_of_a_huge_or_tiny_W(p, q, scale, eps_mode):
+    """1/s² is beyond float32 here."""
+    dL_dU = torch.from_numpy(np.random.default_rng(2).standard_normal((p, q))).float()
+    W = (scale * torch.randn(p, q)).requires_grad_()
+    found = torch.autograd.grad(polar(W, eps_mode=eps_mode), W, dL_dU)[0]
+    W64 = W.detach().double().requires_grad_()
+    expected = torch.autograd.grad(polar(W64, eps_mode=eps_mode), W64, dL_dU.double())[0]
+    assert (found - expected).norm() <= 1e-6 * expected.norm()
+
+
 KINDS = {
     "random": np.random.default_rng(3).standard_normal((5, 2)),
     "paper-start": 0.05 * np.random.default_rng(3).standard_normal((5, 2)),

@@ -35,7 +35,9 @@ def bench(
     rounds: Annotated[int, Parameter(help="How often every contender takes its turn.")] = 15,
     only: Annotated[str, Parameter(help="Only cases whose name contains this.")] = "",
     peers: Annotated[bool, Parameter(help="Measure the peers as well.")] = True,
-    out: Annotated[Path, Parameter(help="Where bench.json and bench.png go.")] = Path("runs/bench"),
+    out: Annotated[Path, Parameter(help="Where bench.json, bench.md and bench.png go.")] = Path(
+        "runs/bench"
+    ),
 ) -> None:
     """Speed side by side with the layer it replaces, its peers and the machine's limit."""
     from .bench.report import run_and_report

@@ -24,6 +24,7 @@ GRAM_LIMIT = 5e7
 # Up to this ratio products with G keep float32's precision when done in float32: their error is
 # about 6e-8 times the ratio of the singular values, the root of this.
 _FLOAT32_LIMIT = 64.0
+_FLOAT32_SCALE = 1e6  # and only for s of about this size: the derivative has 1 / s² in it
 
 # From this q on: see `_refined`. Its residual may be this large for its square to be negligible.
 _WIDE = 256
@@ -117,7 +118,10 @@ def _by_singular_values(A: Tensor, shift: Tensor | float) -> Spectrum:
 
 def float32_suffices(s: Tensor) -> bool:
     """Whether products with G = V diag(1/s) Vᵀ are exact enough in float32."""
-    return s.device.type == "cpu" and _spread(s) ** 2 <= _FLOAT32_LIMIT
+    if s.device.type != "cpu" or _spread(s) ** 2 > _FLOAT32_LIMIT:
+        return False
+    in_range = (s >= 1 / _FLOAT32_SCALE) & (s <= _FLOAT32_SCALE)
+    return bool(in_range.all())
 
 
 def _spread(ascending: Tensor) -> float:

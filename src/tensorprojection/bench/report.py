@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from tensorprojection.compiled.library import load
+
+from .measure import Ratio
 from .run import Row, run_cases
 from .training import growth, training_steps
 
@@ -28,11 +32,9 @@ def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
         steps = {} if only else training_steps(max(rounds // 3, 5))
         grown = {} if only else growth(rounds)
     console.print(table(rows))
-    for memory_format, value in steps.items():
-        console.print(f"OCT training step, {memory_format}: TPL model / MaxPool model {value}")
-    for name, values in grown.items():
-        factors = ", ".join(f"{v:.2f}" for v in values)
-        console.print(f"doubling the {name}: time by work {factors} (1 = linear)")
+    others = list(_sentences(steps, grown))
+    for sentence in others:
+        console.print(sentence)
     out.mkdir(parents=True, exist_ok=True)
     record = {
         "machine": machine(),
@@ -42,29 +44,50 @@ def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
         "growth": grown,
     }
     (out / "bench.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    (out / "bench.md").write_text(markdown(rows, others), encoding="utf-8")
     draw(rows, out / "bench.png")
-    console.print(f"Written: {out / 'bench.json'}, {out / 'bench.png'}")
+    console.print(f"Written: bench.json, bench.md and bench.png in {out}")
+
+
+def _sentences(steps: dict[str, Ratio], grown: dict[str, list[float]]) -> Iterator[str]:
+    yield f"by {'compiled kernels' if machine()['compiled'] else 'the operations of torch alone'}"
+    for memory_format, value in steps.items():
+        yield f"OCT training step, {memory_format}: TPL model / MaxPool model {value}"
+    for name, values in grown.items():
+        factors = ", ".join(f"{v:.2f}" for v in values)
+        yield f"doubling the {name}: time by work {factors} (1 = linear)"
+
+
+COLUMNS = ["case", "format", "ms", "to what it replaces", "textbook / this", "TCL / this"]
+COLUMNS += ["geotorch / this", "this / limit", "U's share", "kept / output"]
+
+
+def cells(row: Row) -> list[str]:
+    return [
+        row.case,
+        row.memory_format,
+        f"{row.milliseconds:.2f}",
+        "" if row.to_replaced is None else f"{row.to_replaced} {row.replaced}",
+        *(str(row.peers.get(name, "")) for name in ("textbook", "TCL", "geotorch")),
+        str(row.to_limit),
+        f"{100 * row.U_share.median:.0f} %",
+        f"{row.kept_by_output:.2f}",
+    ]
 
 
 def table(rows: list[Row]) -> Table:
     result = Table(title="Forward and backward, float32; median ratio (quartiles) of one run")
-    columns = ["case", "format", "ms", "to what it replaces", "textbook / this", "TCL / this"]
-    columns += ["geotorch / this", "this / limit", "U's share", "kept / output"]
-    for column in columns:
-        result.add_column(column, justify="left" if column in columns[:2] else "right")
+    for column in COLUMNS:
+        result.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
     for row in rows:
-        replaced = "" if row.to_replaced is None else f"{row.to_replaced} {row.replaced}"
-        result.add_row(
-            row.case,
-            row.memory_format,
-            f"{row.milliseconds:.2f}",
-            replaced,
-            *(str(row.peers.get(name, "")) for name in ("textbook", "TCL", "geotorch")),
-            str(row.to_limit),
-            f"{100 * row.U_share.median:.0f} %",
-            f"{row.kept_by_output:.2f}",
-        )
+        result.add_row(*cells(row))
     return result
+
+
+def markdown(rows: list[Row], sentences: list[str]) -> str:
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *map(cells, rows)]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([text, "", *(f"- {sentence}" for sentence in sentences), ""])
 
 
 def machine() -> dict[str, Any]:
@@ -74,6 +97,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processor": platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "compiled": load() is not None,
     }
 
 

@@ -48,14 +48,14 @@ def load() -> Library | None:
 
 def open_library(path: Path) -> Library | None:
     """The library at this path; None, with a warning, if it is of other sources than these."""
-    c = CDLL(str(path))
+    try:
+        c = CDLL(str(path))
+    except OSError as error:  # compiled for another system
+        _warn(f"cannot be loaded ({error})")
+        return None
     c.tp_digest.restype = c_char_p
     if c.tp_digest() != digest().encode():
-        warnings.warn(
-            "The compiled kernels are not those of the C files beside them and are left aside. "
-            "Build them anew: python -m tensorprojection.compiled.build",
-            stacklevel=2,
-        )
+        _warn("are not those of the C files beside them")
         return None
     step: list[Any] = [c_void_p, c_int64, c_void_p]
     c.tp_forward.argtypes = [*step, c_int, c_void_p, c_void_p, c_int, *[c_void_p] * 4]
@@ -67,6 +67,14 @@ def open_library(path: Path) -> Library | None:
     c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 5, *sizes, c_void_p]
     return Library(
         c.tp_forward, c.tp_backward, c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, _parallel()
+    )
+
+
+def _warn(why: str) -> None:
+    warnings.warn(
+        f"The compiled kernels {why} and are left aside, which is slower. "
+        "Build them anew: python -m tensorprojection.compiled.build",
+        stacklevel=3,
     )
 
 

@@ -38,11 +38,14 @@ INLINE Index padded(Index q) { return block_count(q, LANES) * LANES; }
 #define ALONE 16384          /* entries of W for which waking another thread does not pay */
 #define SWEEPS 60
 #define ORTHOGONAL 1e-15 /* the cosine of two columns below which they are left alone */
+#define NOTHING 1e-40    /* a column's square by the largest one's, below which it is noise */
 
 /* As in spectrum.py: beyond the first ratio of M's eigenvalues M does not give V and s to float's
-   precision; up to the second, products of tall matrices with G may be in float. */
+   precision; up to the second, products of tall matrices with G may be in float, if s is of a size
+   whose square, and the inverse of that, float can represent by far. */
 #define GRAM_LIMIT 5e7
 #define FLOAT_LIMIT 64.0
+#define FLOAT_SCALE 1e6
 
 static double dot(const double *a, const double *b, Index n)
 {
@@ -70,9 +73,14 @@ static int orthogonalise(double *A, double *V_t, double *squares, Index p, Index
     double negligible = ORTHOGONAL * ORTHOGONAL * (double)p;
     for (int sweep = 0; sweep < SWEEPS; sweep++) {
         int turned = 0;
-        for (Index i = 0; i < q; i++) squares[i] = dot(A + i * p, A + i * p, p);
+        double largest = 0;
+        for (Index i = 0; i < q; i++) {
+            squares[i] = dot(A + i * p, A + i * p, p);
+            largest = squares[i] > largest ? squares[i] : largest;
+        }
         for (Index i = 0; i < q; i++)
             for (Index j = i + 1; j < q; j++) {
+                if (squares[i] <= NOTHING * largest || squares[j] <= NOTHING * largest) continue;
                 double *a = A + i * p, *b = A + j * p, ab = dot(a, b, p);
                 if (!(ab * ab > negligible * squares[i] * squares[j])) continue;
                 turned = 1;
@@ -118,7 +126,8 @@ static void inverse_root(const double *V, const double *s, double *G, Index q, d
 
 static int float_suffices(const double *s, Index q)
 {
-    return s[q - 1] * s[q - 1] <= FLOAT_LIMIT * s[0] * s[0];
+    int in_range = s[0] >= 1 / FLOAT_SCALE && s[q - 1] <= FLOAT_SCALE;
+    return in_range && s[q - 1] * s[q - 1] <= FLOAT_LIMIT * s[0] * s[0];
 }
 
 /* By M's eigenvectors. `room`: (3 n + 3) n numbers, n = padded(q), in which G is left, padded.
