@@ -29,6 +29,7 @@
 
 typedef int64_t Index;
 typedef float Vector __attribute__((vector_size(4 * WIDTH), may_alias));
+typedef float Unaligned __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 

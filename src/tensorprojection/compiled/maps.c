@@ -34,13 +34,13 @@ static Index entries(const Shape *s)
     return n;
 }
 
-/* sizes[k] copies become `target` copies, by A of sizes[k] × target. */
+/* sizes[k] becomes `target`, by A of sizes[k] × target. */
 static void step(
-    const Shape *s, const float *A, const float *from, float *to, Index *sizes, Index k,
+    const Shape *s, const float *A, const float *from, Place to, Index *sizes, Index k,
     Index target, Ahead *ahead)
 {
-    Index outer = size_of(sizes, 0, k), n = size_of(sizes, k + 1, s->m) * LANES, K = sizes[k];
-    product(A, from, to, outer, K, target, n, 0, ahead);
+    Index outer = size_of(sizes, 0, k), n = size_of(sizes, k + 1, s->m), K = sizes[k];
+    product(A, from, to.at, to.apart, outer, K, target, n, 0, ahead);
     sizes[k] = target;
 }
 
@@ -78,19 +78,20 @@ static int allocate(Tile *t, const Shape *s, int derivatives)
     return 1;
 }
 
-static void shrink_tile(const Job *job, Tile *t, Index steps, Ahead *ahead)
+static void shrink_tile(const Job *job, Tile *t, Index steps, Place last, Ahead *ahead)
 {
     const Shape *s = &job->shape;
     Index sizes[MODES];
     for (Index k = 0; k < s->m; k++) sizes[k] = s->p[k];
     for (Index i = 0; i < steps; i++) {
         Index k = s->order[i];
-        step(s, job->A[k], t->x[i], t->x[i + 1], sizes, k, s->q[k], ahead);
+        Place to = i + 1 == s->m ? last : (Place){t->x[i + 1], LANES};
+        step(s, job->A[k], t->x[i], to, sizes, k, s->q[k], ahead);
     }
 }
 
 /* Grows z[m] to z[0] and, if wanted, pairs each stage with X's; z[0] only if that is wanted. */
-static void grow_tile(const Job *job, Tile *t, int pairing, Ahead *ahead)
+static void grow_tile(const Job *job, Tile *t, int pairing, Place last, Ahead *ahead)
 {
     const Shape *s = &job->shape;
     Index sizes[MODES];
@@ -100,34 +101,39 @@ static void grow_tile(const Job *job, Tile *t, int pairing, Ahead *ahead)
         if (pairing)
             contract(t->x[i], t->z[i + 1], size_of(sizes, 0, k), s->p[k], s->q[k],
                      size_of(sizes, k + 1, s->m) * LANES, t->D[k]);
+        Place to = i == 0 ? last : (Place){t->z[i], LANES};
         if (i > 0 || job->tensors.grown)
-            step(s, job->A_t[k], t->z[i + 1], t->z[i], sizes, k, s->p[k], ahead);
+            step(s, job->A_t[k], t->z[i + 1], to, sizes, k, s->p[k], ahead);
     }
 }
 
 static void work_on(const Job *job, Tile *t, Index piece)
 {
     const Shape *s = &job->shape;
-    Index P = size_of(s->p, 0, s->m), Q = size_of(s->q, 0, s->m);
+    Tensors tensors = job->tensors;
+    Index L = s->L, R = s->R, P = size_of(s->p, 0, s->m), Q = size_of(s->q, 0, s->m);
     int pairing = job->derivatives != NULL;
     Index end = start_of(piece + 1, job->tiles, job->pieces);
     if (pairing) memset(t->D[0], 0, entries(s) * sizeof(Vector));
     for (Index tile = start_of(piece, job->tiles, job->pieces); tile < end; tile++) {
         Ahead ahead = {.streams = 0};
-        if (job->tensors.X) {
-            pack(job->tensors.X, s->L, P, s->R, tile, t->x[0]);
-            if (tile + 1 < end) ask_for(&ahead, job->tensors.X, s->L, P, s->R, tile + 1);
+        if (tensors.X) pack(tensors.X, L, P, R, tile, t->x[0]);
+        if (tensors.Z) pack(tensors.Z, L, Q, R, tile, t->z[s->m]);
+        if (tensors.X && tile + 1 < end) ask_for(&ahead, tensors.X, L, P, R, tile + 1);
+        if (tensors.Z && tile + 1 < end) ask_for(&ahead, tensors.Z, L, Q, R, tile + 1);
+        if (tensors.grown) ask_for(&ahead, tensors.grown, L, P, R, tile);
+        if (tensors.shrunk) ask_for(&ahead, tensors.shrunk, L, Q, R, tile);
+        if (tensors.X) {
+            Place last = place_of(tensors.shrunk, L, Q, R, tile, t->x[s->m]);
+            shrink_tile(job, t, tensors.shrunk ? s->m : s->m - 1, last, &ahead);
+            if (tensors.shrunk && last.at == t->x[s->m])
+                unpack(tensors.shrunk, L, Q, R, tile, last.at);
         }
-        if (job->tensors.Z) {
-            pack(job->tensors.Z, s->L, Q, s->R, tile, t->z[s->m]);
-            if (tile + 1 < end) ask_for(&ahead, job->tensors.Z, s->L, Q, s->R, tile + 1);
+        if (tensors.Z) {
+            Place last = place_of(tensors.grown, L, P, R, tile, t->z[0]);
+            grow_tile(job, t, pairing, last, &ahead);
+            if (tensors.grown && last.at == t->z[0]) unpack(tensors.grown, L, P, R, tile, last.at);
         }
-        if (job->tensors.grown) ask_for(&ahead, job->tensors.grown, s->L, P, s->R, tile);
-        if (job->tensors.shrunk) ask_for(&ahead, job->tensors.shrunk, s->L, Q, s->R, tile);
-        if (job->tensors.X) shrink_tile(job, t, job->tensors.shrunk ? s->m : s->m - 1, &ahead);
-        if (job->tensors.Z) grow_tile(job, t, pairing, &ahead);
-        if (job->tensors.grown) unpack(job->tensors.grown, s->L, P, s->R, tile, t->z[0]);
-        if (job->tensors.shrunk) unpack(job->tensors.shrunk, s->L, Q, s->R, tile, t->x[s->m]);
     }
     if (!pairing) return;
     float *sums = job->derivatives + piece * entries(s);

@@ -50,11 +50,23 @@ static void unpack(float *x, Index L, Index P, Index R, Index tile, const float 
     Run run = first_run(tile, L, P, R);
     if (R == 1 && run.filled == LANES)
         transpose(buffer, LANES, P, LANES, x + run.at, P);
-    else if (run.length == LANES)
-        copy_lanes(x + run.at, R, buffer, LANES, P);
     else
         for (; run.lane < run.filled; next_run(&run, P, R))
             copy_runs(x + run.at, R, buffer + run.lane, LANES, P, run.length);
+}
+
+/* Where the copies of a tile are: an element's LANES numbers at `at`, `apart` from the next. */
+typedef struct {
+    float *at;
+    Index apart;
+} Place;
+
+/* Where a result may be written: at once to its place in the tensor, if its lanes lie side by side
+   there, or to the buffer, to be unpacked. */
+INLINE Place place_of(float *x, Index L, Index P, Index R, Index tile, float *buffer)
+{
+    Run run = first_run(tile, L, P, R);
+    return run.length == LANES ? (Place){x + run.at, R} : (Place){buffer, LANES};
 }
 
 /* Asks for the memory of a tile, if there is such a tile. */

@@ -42,12 +42,13 @@ INLINE void arrange_block(
 }
 
 INLINE void product_rows(
-    const int rows, const float *a, const float *b, float *c, Index depth, Index n, int add)
+    const int rows, const float *a, const float *b, Index n, float *c, Index c_row, Index depth,
+    int add)
 {
     Vector sum[ROWS][2];
     UNROLL for (int r = 0; r < rows; r++) {
-        sum[r][0] = add ? *(Vector *)(c + r * n) : (Vector){0};
-        sum[r][1] = add ? *(Vector *)(c + r * n + WIDTH) : (Vector){0};
+        sum[r][0] = add ? *(Unaligned *)(c + r * c_row) : (Unaligned){0};
+        sum[r][1] = add ? *(Unaligned *)(c + r * c_row + WIDTH) : (Unaligned){0};
     }
     for (Index k = 0; k < depth; k++, a += rows, b += n) {
         Vector b0 = *(const Vector *)b, b1 = *(const Vector *)(b + WIDTH);
@@ -58,16 +59,16 @@ INLINE void product_rows(
         }
     }
     UNROLL for (int r = 0; r < rows; r++) {
-        *(Vector *)(c + r * n) = sum[r][0];
-        *(Vector *)(c + r * n + WIDTH) = sum[r][1];
+        *(Unaligned *)(c + r * c_row) = sum[r][0];
+        *(Unaligned *)(c + r * c_row + WIDTH) = sum[r][1];
     }
 }
 
-/* C[o][m][:] = sum over k of A[k][m] B[o][k][:], or that added to C, for A of K × M, arranged, and
-   rows of n, a multiple of LANES. */
+/* C[o][m][i] = sum over k of A[k][m] B[o][k][i], or that added to C, for A of K × M, arranged, and
+   i < n. Each of these is LANES numbers, in C `apart` numbers from the next. */
 static void product(
-    const float *A, const float *B, float *C, Index outer, Index K, Index M, Index n, int add,
-    Ahead *ahead)
+    const float *A, const float *B, float *C, Index apart, Index outer, Index K, Index M, Index n,
+    int add, Ahead *ahead)
 {
     /* Divisions take as long as a dozen vectors do; these are all there are. */
     Index blocks = block_count(M, ROWS), least = M / blocks, larger = M % blocks;
@@ -76,14 +77,15 @@ static void product(
         int to_add = add || k > 0;
         for (Index i = 0, first = 0, rows; i < blocks; i++, first += rows) {
             rows = least + (i < larger);
-            const float *a = A + first * K + k * rows, *b = B + k * n;
-            float *c = C + first * n;
+            const float *a = A + first * K + k * rows, *b = B + k * n * LANES;
+            float *c = C + first * n * apart;
 #define CASE(R) \
     case R: \
         for (Index o = 0; o < outer; o++) \
-            for (Index j = 0; j < n; j += LANES) { \
+            for (Index j = 0; j < n; j++) { \
                 ask_some(ahead); \
-                product_rows(R, a, b + o * K * n + j, c + o * M * n + j, depth, n, to_add); \
+                product_rows(R, a, b + (o * K * n + j) * LANES, n * LANES, \
+                             c + (o * M * n + j) * apart, n * apart, depth, to_add); \
             } \
         break;
             switch (rows) {

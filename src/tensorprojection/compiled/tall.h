@@ -82,9 +82,10 @@ static void NAME(work)(void *data)
         Index from = piece * SEGMENT, rows = at_most(job->p - from, SEGMENT);
         NAME(widen)(job->A[0] + from * q, a, rows, q, n);
         if (job->sums) { /* A0ᵀ A1 */
-            NAME(widen)(job->A[1] + from * q, b, rows, q, n);
+            int same = job->A[0] == job->A[1];
+            if (!same) NAME(widen)(job->A[1] + from * q, b, rows, q, n);
             memset(c, 0, n * n * sizeof(REAL));
-            NAME(add_product)(a, 1, n, b, c, q, rows, n, job->A[0] == job->A[1]);
+            NAME(add_product)(a, 1, n, same ? a : b, c, q, rows, n, same);
             for (Index e = 0; e < n * n; e++) job->sums[piece * n * n + e] = c[e];
             continue;
         }
