@@ -29,7 +29,7 @@ def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
         for row in run_cases(rounds, only, peers):
             rows.append(row)
             status.update(f"{row.case} {row.memory_format}: {row.milliseconds:.2f} ms")
-        steps = {} if only else training_steps(max(rounds // 3, 5))
+        steps = {} if only else training_steps(max(rounds, 5))
         grown = {} if only else growth(rounds)
     console.print(table(rows))
     others = list(_sentences(steps, grown))
