@@ -137,9 +137,10 @@ def draw(rows: list[Row], path: Path) -> None:
         panel.set_title(memory_format)
         panel.grid(axis="x", alpha=0.3)
         panel.set_axisbelow(True)
-    panels[0][0].legend(loc="lower right", fontsize=8)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False)
     figure.suptitle("Forward and backward pass, float32, side by side in one run")
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
