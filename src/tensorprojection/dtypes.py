@@ -45,19 +45,20 @@ def in_transform(*xs: Tensor) -> bool:
 
 def no_autocast(x: Tensor) -> AbstractContextManager[None]:
     """Autocast off; nothing at all where it is off already, so that a trace shows nothing."""
-    if _autocasts(x):
+    if autocasts(x):
         return torch.autocast(x.device.type, enabled=False)
     return nullcontext()
 
 
 def map_dtype(x: Tensor) -> torch.dtype:
     """The type in which x is projected: its own, or autocast's (which leaves float64 alone)."""
-    if x.dtype != torch.float64 and _autocasts(x):
+    if x.dtype != torch.float64 and autocasts(x):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
 
-def _autocasts(x: Tensor) -> bool:
+def autocasts(x: Tensor) -> bool:
+    """Whether autocast is on where x is."""
     device = x.device.type
     return device != "meta" and torch.is_autocast_enabled(device)
 

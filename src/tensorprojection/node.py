@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .compiled.layer import Kept, run_backward, run_forward, split
-from .dtypes import cast, has_values, in_transform, map_dtype, no_autocast
+from .dtypes import autocasts, cast, has_values, in_transform, map_dtype, no_autocast
 from .layout import layout_of
 from .polar import EpsMode, polar, polar_grad_values, polar_values
 from .project import back_project, gradient_values, map_values, project
@@ -46,10 +46,14 @@ def can_be_one_node(x: Tensor, Ws: Sequence[Tensor | None]) -> bool:
 
 def project_by_weights(x: Tensor, Ws: Sequence[Tensor | None], settings: Settings) -> Tensor:
     """The layer's output from its input and its W's, one a mode or None."""
-    x = cast(x, map_dtype(x))
     node: Any = _Node
+    z: Tensor
+    if not autocasts(x):
+        z = node.apply(settings, x, *Ws)
+        return z
+    x = cast(x, map_dtype(x))
     with no_autocast(x):
-        z: Tensor = node.apply(settings, x, *Ws)
+        z = node.apply(settings, x, *Ws)
     return z
 
 
