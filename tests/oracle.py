@@ -5,7 +5,7 @@ from 1, `vec` and unfoldings are Fortran-ordered, and names and equation numbers
 The proposition is stated for order three; here the order is any.
 """
 
-from functools import reduce
+from functools import cache, reduce
 
 import numpy as np
 
@@ -195,3 +195,17 @@ def proposition1(Xs, Ws, eps, dL_dZs, transposed=False, eq11=dG_dM):
         rows = [vec(dL_dZ) @ to_U(X, Us, k) @ to_W for X, dL_dZ in zip(Xs, dL_dZs, strict=True)]
         dL_dWs.append(unvec(np.sum(rows, axis=0), W.shape))
     return dL_dXs, dL_dWs
+
+
+# Matrices to try it on.
+
+
+@cache
+def orthonormal(p, q, seed=0):
+    return np.linalg.qr(np.random.default_rng(seed).standard_normal((p, q)))[0]
+
+
+def with_singular_values(p, sigma, seed=0):
+    """A p × len(sigma) matrix with these singular values."""
+    q = len(sigma)
+    return orthonormal(p, q, seed) * sigma @ orthonormal(q, q, seed + 1).T

@@ -3,8 +3,6 @@
 The oracle is float64 and works on W's singular values, so that it never squares the condition.
 """
 
-from functools import cache
-
 import mpmath
 import numpy as np
 import oracle
@@ -12,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import orthonormal, with_singular_values
 from threadpoolctl import threadpool_limits
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -44,17 +43,6 @@ def one_thread():
     """Small matrices by the hundred: threads would mostly wait for one another."""
     with threadpool_limits(1):
         yield
-
-
-@cache
-def orthonormal(p, q, seed=0):
-    return np.linalg.qr(np.random.default_rng(seed).standard_normal((p, q)))[0]
-
-
-def with_singular_values(p, sigma, seed=0):
-    """A p × len(sigma) matrix with these singular values."""
-    q = len(sigma)
-    return orthonormal(p, q, seed) * sigma @ orthonormal(q, q, seed + 1).T
 
 
 def with_condition(p, q, condition, scale=1.0, dtype=torch.float32):

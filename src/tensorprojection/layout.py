@@ -24,6 +24,11 @@ class Strided:
     shape: Sizes
     stride: Sizes
 
+    def is_that_of(self, x: Tensor) -> bool:
+        """Whether x lies so; the stride of an axis of size 1 says nothing."""
+        strides = zip(self.shape, self.stride, x.stride(), strict=True)
+        return all(n == 1 or a == b for n, a, b in strides)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -53,7 +58,8 @@ class Layout:
 
     def dense(self, x: Tensor, *, large: bool) -> Tensor:
         """x as it is, or a copy if it lies otherwise than this layout says."""
-        if x.stride() == (self.as_large if large else self.as_small).stride:
+        lies = self.as_large if large else self.as_small
+        if x.stride() == lies.stride or lies.is_that_of(x):
             return x
         return self.empty(x, large=large).copy_(x)
 

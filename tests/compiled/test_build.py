@@ -211,11 +211,11 @@ def test_the_processor_that_torch_sees_decides(monkeypatch, tmp_path, load_anew)
     }
 
 
-def test_without_torchs_threads_the_kernels_serve_one_thread(kernels, put_in_place, with_threads):
-    put_in_place(kernels._replace(parallel=None))
-    x = torch.empty(3)
-    assert with_threads(1, lambda: library.serves(x))
-    assert not with_threads(2, lambda: library.serves(x))
+def test_without_torchs_threads_there_are_no_kernels(kernels, monkeypatch):
+    path = library_path(torch.backends.cpu.get_cpu_capability())
+    assert library.open_library(path) is not None
+    monkeypatch.setattr(library, "_parallel", lambda: None)
+    assert library.open_library(path) is None
 
 
 SWITCHED_OFF = """

@@ -182,3 +182,12 @@ def test_an_empty_batch_is_left_to_torch():
 def test_other_types_are_left_to_torch(dtype):
     x, _, Us = problem([(4, 2), (5, 3)], (3,))
     assert layout_of(x.to(dtype), [U.to(dtype) for U in Us]).program is None
+
+
+def test_an_axis_of_size_1_is_no_reason_for_a_copy():
+    x = torch.randn(3, 1, 6, 5).to(memory_format=torch.channels_last)
+    Us = [None, torch.randn(6, 4), torch.randn(5, 2)]
+    layout = layout_of(x, Us)
+    assert layout.dense(x, large=True) is x
+    wide = torch.randn(3, 2, 6, 5)[:, :1]
+    assert layout.dense(wide, large=True) is not wide

@@ -1,7 +1,5 @@
 """U of a small W and its derivative by polar.c, against the singular values in float64."""
 
-from functools import cache
-
 import mpmath
 import numpy as np
 import oracle
@@ -32,14 +30,8 @@ def one_thread():
         yield
 
 
-@cache
-def orthonormal(p, q, seed=0):
-    return np.linalg.qr(np.random.default_rng(seed).standard_normal((p, q)))[0]
-
-
 def with_singular_values(p, sigma):
-    q = len(sigma)
-    return torch.from_numpy(orthonormal(p, q) * sigma @ orthonormal(q, q, seed=1).T).float()
+    return torch.from_numpy(oracle.with_singular_values(p, sigma)).float()
 
 
 def with_condition(p, q, condition, scale=1.0):

@@ -26,10 +26,7 @@ shapes = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(autouse=True)
-def several_threads(kernels):
-    if kernels.parallel is None:
-        pytest.skip("torch's own threads are not to be had here")
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@
 #include "maps.h"
 #include "product.h"
 
-#define AXES 12
-
 typedef struct {
     Index first, m, order[MODES];
 } Step;

@@ -3,6 +3,8 @@
 
 #include "pieces.h"
 
+#define AXES 12 /* of a plan, at most; as in program.py */
+
 /* A plan arrives as numbers (program.py): the axes n, L, the rows in a chunk, the large and the
    small sizes of the axes, the number of steps, and for each step its first axis (from 0), how many
    axes it takes, and the order of these. Matrices are large × small, by axis; null for an axis left

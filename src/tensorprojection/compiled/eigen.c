@@ -11,16 +11,6 @@
 
 #define STEPS 60 /* for one eigenvalue */
 
-static double dot(const double *a, const double *b, Index n)
-{
-    double sum[8] = {0};
-    Index i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int v = 0; v < 8; v++) sum[v] += a[i + v] * b[i + v];
-    for (; i < n; i++) sum[0] += a[i] * b[i];
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
-
 /* The reflection I - beta v vᵀ that takes v, given, to a multiple of its first axis. */
 static double reflection(double *v, Index n, double *multiple)
 {

@@ -7,8 +7,6 @@
 #include "contract.h"
 #include "polar.h"
 
-#define AXES 12
-
 typedef struct {
     Index p, q;
     float *U;

@@ -25,7 +25,7 @@ SWITCH = "TENSORPROJECTION_COMPILED"  # "0" in the environment turns the kernels
 
 
 class Library(NamedTuple):
-    """The functions of the C files, and how to run them on several threads (None: on one)."""
+    """The functions of the C files, and the entry point of torch's OpenMP to run them by."""
 
     forward: Any
     backward: Any
@@ -33,7 +33,7 @@ class Library(NamedTuple):
     pair: Any
     polar: Any
     polar_grad: Any
-    parallel: int | None
+    parallel: int
 
 
 @cache
@@ -47,7 +47,13 @@ def load() -> Library | None:
 
 
 def open_library(path: Path) -> Library | None:
-    """The library at this path; None, with a warning, if it is of other sources than these."""
+    """The library at this path; None, with a warning, if it is of other sources than these.
+
+    None as well where torch has no OpenMP that it could share.
+    """
+    parallel = _parallel()
+    if parallel is None:
+        return None
     try:
         c = CDLL(str(path))
     except OSError as error:  # compiled for another system
@@ -66,7 +72,7 @@ def open_library(path: Path) -> Library | None:
     c.tp_polar.argtypes = [c_void_p, c_int64, c_void_p, *sizes, *[c_void_p] * 4]
     c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 5, *sizes, c_void_p]
     return Library(
-        c.tp_forward, c.tp_backward, c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, _parallel()
+        c.tp_forward, c.tp_backward, c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, parallel
     )
 
 
@@ -89,7 +95,4 @@ def _parallel() -> int | None:
 
 def serves(x: Tensor) -> bool:
     """Whether there are compiled kernels for tensors like x."""
-    if x.dtype != torch.float32 or x.device.type != "cpu":
-        return False
-    library = load()
-    return library is not None and (library.parallel is not None or torch.get_num_threads() == 1)
+    return x.dtype == torch.float32 and x.device.type == "cpu" and load() is not None

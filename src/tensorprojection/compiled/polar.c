@@ -47,16 +47,6 @@ INLINE Index padded(Index q) { return block_count(q, LANES) * LANES; }
 #define FLOAT_LIMIT 64.0
 #define FLOAT_SCALE 1e6
 
-static double dot(const double *a, const double *b, Index n)
-{
-    double sum[4] = {0};
-    Index i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int v = 0; v < 4; v++) sum[v] += a[i + v] * b[i + v];
-    for (; i < n; i++) sum[0] += a[i] * b[i];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
 static void rotate(double *a, double *b, Index n, double cosine, double sine)
 {
     for (Index i = 0; i < n; i++) {
