@@ -52,8 +52,8 @@ def test_the_errors_are_python_errors_too():
     ("in_shape", "out_shape", "message"),
     [
         ((5, 4), (3, 5), r"shrink every mode.*got 4 -> 5 in mode 2 \(\(5, 4\) -> \(3, 5\)\)"),
-        ((5, 4), (3,), r"one entry a mode each, got \(5, 4\) \(2 modes\) and \(3,\) \(1 modes\)"),
-        ((5,), (3, 2), r"one entry a mode each, got \(5,\) \(1 modes\) and \(3, 2\)"),
+        ((5, 4), (3,), r"one entry per mode each, got \(5, 4\) \(2 modes\) and \(3,\) \(1 modes\)"),
+        ((5,), (3, 2), r"one entry per mode each, got \(5,\) \(1 modes\) and \(3, 2\)"),
         ((0, 4), (None, 2), r"in_shape to hold sizes of at least 1, got 0 in \(0, 4\)"),
         ((-5, 4), (None, 2), r"in_shape to hold sizes of at least 1, got -5 in \(-5, 4\)"),
         ((5, 4), (0, 2), r"out_shape to hold sizes of at least 1, got 0 in \(0, 2\)"),
@@ -108,10 +108,14 @@ def test_eps_that_breaks_the_rule(eps, eps_mode):
     [
         ({"eps": "0.1"}, ProjectionTypeError, "eps to be a number, got str"),
         ({"eps": True}, ProjectionTypeError, "eps to be a number, got bool"),
-        ({"eps": [1e-3] * 3}, ProjectionValueError, r"eps to be one value or one a mode \(2\).*3"),
+        (
+            {"eps": [1e-3] * 3},
+            ProjectionValueError,
+            r"eps to be one value or one per mode \(2\).*3",
+        ),
         ({"eps_mode": "scaled"}, ProjectionValueError, "'absolute' or 'relative', got 'scaled'"),
         ({"init": "zeros"}, ProjectionValueError, "'block', 'dct', got 'zeros'"),
-        ({"init": ["normal"]}, ProjectionValueError, r"init to be one value or one a mode \(2\)"),
+        ({"init": ["normal"]}, ProjectionValueError, r"init to be one value or one per mode \(2\)"),
         ({"dtype": torch.int32}, ProjectionTypeError, "floating-point dtype, got torch.int32"),
         ({"dtype": torch.complex64}, ProjectionTypeError, "got torch.complex64"),
     ],

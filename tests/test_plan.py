@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compiled.by_kernels import run_gradients, run_map
 
 import tensorprojection as tp
 from tensorprojection import contract, products
 from tensorprojection.bench.cases import CASES
 from tensorprojection.bench.measure import kept_bytes
 from tensorprojection.compiled import program
-from tensorprojection.compiled.execute import run_gradients, run_map
 from tensorprojection.compiled.library import load
 from tensorprojection.layout import layout_of
 from tensorprojection.plan import CHUNK_BYTES, candidates, fits_tile, make_plan
@@ -65,7 +65,7 @@ def by_torch(X, Z, As, plan):
 
 def by_kernels(X, Z, As, plan):
     """The same by the compiled kernels, with the derivatives of either backward pass."""
-    layout = replace(layout_of(X, As), program=program.make_program(plan, len(X)))
+    layout = replace(layout_of(X, As, tiles=True), program=program.make_program(plan, len(X)))
     grown, gradients = run_gradients(X, Z, As, layout, transposed=False, want_x=True)
     shrunk, of_grow = run_gradients(Z, X, As, layout, transposed=True, want_x=True)
     yield (
@@ -153,14 +153,16 @@ def test_products(sizes, dtype):
 
 def test_the_plan_does_not_depend_on_the_batch():
     U = torch.randn(12, 6)
-    layouts = {layout_of(torch.empty(n, 32, 12, 12), [None, U, U]).plan for n in (1, 7, 300)}
+    layouts = {
+        layout_of(torch.empty(n, 32, 12, 12), [None, U, U], tiles=True).plan for n in (1, 7, 300)
+    }
     assert len(layouts) == 1
 
 
 def test_modes_left_alone_are_rows_or_one_axis():
     U = torch.randn(12, 6)
     x = torch.empty(3, 2, 5, 12, 4, 6)
-    plan = layout_of(x, [None, U, None, None]).plan
+    plan = layout_of(x, [None, U, None, None], tiles=False).plan
     assert (plan.large, plan.small, plan.touched) == ((12, 24), (6, 24), (1,))
 
 

@@ -3,6 +3,8 @@
 The oracle is float64 and works on W's singular values, so that it never squares the condition.
 """
 
+from contextlib import ExitStack
+
 import mpmath
 import numpy as np
 import oracle
@@ -21,9 +23,11 @@ from tensorprojection import (
     ProjectionValueError,
     TensorProjection,
     TransposeTensorProjection,
+    dispatch,
 )
 from tensorprojection.compiled.library import load
 from tensorprojection.functional import polar
+from tensorprojection.torch_engine import TORCH
 
 # What torch itself warns of when forward mode is used for the first time.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -248,8 +252,9 @@ def calls(monkeypatch):
 
 
 @pytest.fixture
-def turn_off_kernels(monkeypatch):
-    return lambda: monkeypatch.setattr("tensorprojection.polar.is_small", lambda W: False)
+def turn_off_kernels():
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(dispatch.use(TORCH))
 
 
 @pytest.mark.parametrize(

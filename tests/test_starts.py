@@ -133,7 +133,7 @@ def test_a_scale_is_positive_and_finite(scale):
 def test_a_scale_is_a_number_and_one_a_mode():
     with pytest.raises(ProjectionTypeError, match="init_scale to be a number, got 'big'"):
         TensorProjection((9, 8), (4, 3), init_scale="big")
-    with pytest.raises(ProjectionValueError, match=r"init_scale.*one a mode \(2\), got 3"):
+    with pytest.raises(ProjectionValueError, match=r"init_scale.*one per mode \(2\), got 3"):
         TensorProjection((9, 8), (4, 3), init_scale=(1, 1, 1))
 
 

@@ -360,7 +360,7 @@ def test_an_out_shape_that_does_not_fit(net, x):
         tp.replace(net, "features.pool1", (5, 8, 8), example_input=x)
     with pytest.raises(ProjectionValueError, match="shrink every mode"):
         tp.replace(net, "features.pool1", (9, 8, 8), example_input=x)
-    with pytest.raises(ProjectionValueError, match="one entry a mode"):
+    with pytest.raises(ProjectionValueError, match="one entry per mode"):
         tp.replace(net, "features.pool1", (8, 8), example_input=x)
 
 

@@ -1,22 +1,21 @@
 """Carries out a plan: the three maps on a tensor (L, d_1, …, d_m) that is contiguous in memory.
 
 ``As[k - 1]`` is the ``large × small`` matrix of axis k, None for an axis left alone. By torch's own
-operations, for any type and device; compiled/execute.py does the same by compiled kernels.
+operations, for any type and device; compiled/calls.py does the same by compiled kernels.
 No autograd here; see project.py for the derivatives, plan.py for the choice of steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 
 import torch
 from torch import Tensor
 
 from . import products
+from .engine import Matrices
 from .plan import CHUNK_BYTES, Group, Plan, Steps
-
-Matrices = Sequence[Tensor | None]
 
 
 def shrink(X: Tensor, As: Matrices, plan: Plan) -> Tensor:

@@ -1,4 +1,4 @@
-"""What kind of tensor this is: its type, autocast's, and whether torch.func looks on."""
+"""Types: a tensor's own, and autocast's."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn import Buffer, Parameter
 
 from .errors import ProjectionTypeError
-
-_ORDINARY = (Tensor, Parameter, Buffer)  # a parameter of another kind of tensor has that type
+from .shapes import Shape, check_shape
 
 
 def check_tensor(x: Tensor, name: str) -> None:
@@ -25,22 +22,16 @@ def check_floating(x: Tensor, name: str) -> None:
         raise ProjectionTypeError(
             f"Expected {name} to be a real floating-point tensor, got {x.dtype}."
         )
+    if x.layout is not torch.strided:
+        raise ProjectionTypeError(
+            f"Expected {name} to be a dense tensor (torch.strided), got layout {x.layout}."
+        )
 
 
-def has_values(x: Tensor) -> bool:
-    """Whether x is an ordinary tensor with numbers in it: not meta, not a stand-in of a tracer."""
-    return type(x) in _ORDINARY and not x.is_meta
-
-
-def in_transform(*xs: Tensor) -> bool:
-    """Whether a transform of torch.func is under way, or an x is batched or carries a tangent."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return True
-    if forward_ad._current_level >= 0 and any(
-        forward_ad.unpack_dual(x).tangent is not None for x in xs
-    ):
-        return True
-    return any(map(torch._C._functorch.is_legacy_batchedtensor, xs))
+def check_input(x: Tensor, in_shape: Shape) -> None:
+    """x must be real, floating-point and end in in_shape."""
+    check_floating(x, "the input")
+    check_shape(tuple(x.shape), in_shape)
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[None]:

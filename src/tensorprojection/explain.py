@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .compiled.engine import KernelEngine
 from .layers import TensorProjection, TransposeTensorProjection
 from .layout import Layout, layout_of
 from .plan import Steps, candidates, chain_cost, pair_cost
@@ -65,7 +66,7 @@ def plan(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Expl
     The costs are those of the model in plan.py, in bytes moved a row or their worth in arithmetic.
     """
     Us = layer.projections()
-    layout = layout_of(x, Us)
+    layout = layout_of(x, Us, tiles=KernelEngine.serves(x))
     large, small, tiles = layout.plan.large, layout.plan.small, layout.plan.tiles
     shrink = _choice(layout, layout.plan.shrink, lambda s: chain_cost(s, large, small, tiles))
     grow = _choice(layout, layout.plan.grow, lambda s: chain_cost(s, small, large, tiles))

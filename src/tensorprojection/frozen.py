@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor, fx, nn
 
+from .dtypes import check_input
 from .project import back_project, project
-from .shapes import Shape, check_input
+from .shapes import Shape
 
 
 class FrozenProjection(nn.Module):
-    """What :meth:`TensorProjection.freeze` returns: the same map, no parameters, U's as buffers."""
+    """What :meth:`TensorProjection.freeze` returns: the same map, no parameters, U's as buffers.
+
+    It goes wherever a model is deployed: torch.export, torch.compile, ONNX by either exporter,
+    torch.fx, torch.jit.trace and torch.jit.script.
+
+    >>> import torch, tensorprojection as tp
+    >>> frozen = tp.TensorProjection((32, 12, 12), (20, 6, 6)).eval().freeze()
+    >>> torch.fx.symbolic_trace(frozen)(torch.randn(8, 32, 12, 12)).shape
+    torch.Size([8, 20, 6, 6])
+    """
 
     def __init__(
         self,
@@ -27,9 +38,25 @@ class FrozenProjection(nn.Module):
             self.register_buffer(f"U{k}", None if U is None else U.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]  # torch does not list it
+            return self._plain(x)
+        return self._planned(x)
+
+    @torch.jit.unused
+    def _planned(self, x: Tensor) -> Tensor:
+        if isinstance(x, fx.Proxy):
+            return self._plain(x)
         check_input(x, self.in_shape)
         Us = [getattr(self, f"U{k}") for k in range(1, len(self.in_shape) + 1)]
         return back_project(x, Us) if self.transposed else project(x, Us)
+
+    def _plain(self, x: Tensor) -> Tensor:
+        """The map in words that TorchScript and torch.fx know: the modes are the last axes."""
+        for name, U in self.named_buffers():
+            axis = int(name[1:]) - 1 - len(self.in_shape)
+            A = U.transpose(0, 1) if self.transposed else U
+            x = (x.transpose(axis, -1) @ A.to(x.dtype)).transpose(axis, -1)
+        return x
 
     def extra_repr(self) -> str:
         kind = "transposed, " if self.transposed else ""

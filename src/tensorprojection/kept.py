@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .dtypes import has_values, in_transform
+from .tracing import Onlooker, onlooker
 
 Us = list[Tensor | None]
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedProjections:
     """U's, copies of the W's that gave them, and with what settings (dtype, ε) they did."""
 
     Ws: list[Tensor]
@@ -38,27 +38,27 @@ class Kept:
 
 
 def renew(
-    kept: Kept | None,
+    kept: CachedProjections | None,
     Ws: Sequence[Tensor],
     settings: tuple[object, ...],
-    compute: Callable[[], Us],
-) -> Kept:
+    compute: Callable[[Sequence[Tensor]], Us],
+) -> CachedProjections:
     """``kept`` where it still holds for these W's and settings, else a new one."""
     if kept is not None and kept.serves(Ws, settings):
         return kept
     # Outside of inference mode, or U could not take part in a backward pass later.
     with torch.inference_mode(False), torch.no_grad():
-        return Kept([W.detach().clone() for W in Ws], compute(), settings)
+        copies = [W.detach().clone() for W in Ws]
+        # From the copies: another thread may be changing W.
+        return CachedProjections(copies, compute(copies), settings)
 
 
 def may_keep(Ws: Sequence[Tensor]) -> bool:
     """Whether U can be a constant: nobody differentiates through W, and W has values to compare."""
-    # What is computed inside a transform of torch.func belongs to it and must not outlive it.
-    if torch.compiler.is_compiling() or in_transform(*Ws):
-        return False
     if torch.is_grad_enabled() and any(W.requires_grad for W in Ws):
         return False
-    return all(map(has_values, Ws))
+    # What is computed inside a transform of torch.func belongs to it and must not outlive it.
+    return onlooker(*Ws) in (Onlooker.NOBODY, Onlooker.MODE)
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:

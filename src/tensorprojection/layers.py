@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
+from torch import Tensor, fx, nn
 
-from .dtypes import map_dtype
+from . import torch_private
+from .dtypes import check_input, map_dtype
+from .engine import LayerOptions, Matrices
+from .eps import EpsMode, check_eps
 from .errors import ProjectionTypeError, ProjectionValueError
 from .frozen import FrozenProjection
 from .init import INITS, check_scale
-from .kept import Kept, may_keep, renew
-from .node import Settings, can_be_one_node, project_by_weights
-from .polar import EpsMode, check_eps, polar
+from .kept import CachedProjections, may_keep, renew
+from .node import can_be_one_node, project_by_weights
+from .polar import polar, polar_by_svd
 from .project import back_project, project
-from .shapes import Shape, check_input, complete, per_mode, read_shape
+from .shapes import Shape, complete, per_mode, read_shape
 
 Other = TypeVar("Other", bound="_Projection")
 
@@ -30,6 +32,13 @@ class _Projection(nn.Module):
     in_shape: Shape
     out_shape: Shape
 
+    if TYPE_CHECKING:  # W1, W2, … as many as there are modes; None for a mode left alone
+        W1: nn.Parameter
+        W2: nn.Parameter
+        W3: nn.Parameter
+        W4: nn.Parameter
+        W5: nn.Parameter
+
     def __init__(
         self,
         in_shape: Sequence[int],
@@ -41,8 +50,14 @@ class _Projection(nn.Module):
         init_scale: float | Sequence[float] = 1.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        **unknown: Never,
     ) -> None:
         super().__init__()
+        if unknown:  # Python's own message would name a class that nobody knows
+            raise ProjectionTypeError(
+                f"{type(self).__name__} has no option {next(iter(unknown))!r}; its options are "
+                "eps, eps_mode, init, init_scale, device and dtype."
+            )
         self.in_shape = read_shape("in_shape", in_shape, none_allowed=False)
         out = read_shape("out_shape", out_shape, none_allowed=True)
         self.out_shape = complete(self.in_shape, out, transposed=self.transposed)
@@ -65,8 +80,7 @@ class _Projection(nn.Module):
                 )
         self.init_scale = tuple(map(check_scale, per_mode("init_scale", init_scale, order)))
         self._names = tuple(f"W{k}" for k in range(1, order + 1))
-        self._kept: Kept | None = None
-        self._real: dict[str, nn.Parameter | None] = {}
+        self._kept: CachedProjections | None = None
 
     def _W_shapes(self) -> list[tuple[int, int] | None]:
         """Shape (larger, smaller) of each W; None for a mode left alone."""
@@ -81,9 +95,12 @@ class _Projection(nn.Module):
         return len(self.init)
 
     @property
-    def Ws(self) -> list[nn.Parameter | None]:
-        """The parameters by mode, None for a mode left alone."""
-        return [self._parameters[name] for name in self._names]
+    def Ws(self) -> list[Tensor | None]:
+        """The parameters by mode, None for a mode left alone.
+
+        Read as attributes, so that a parametrization of W, or a replica of the layer, is seen.
+        """
+        return [getattr(self, name) for name in self._names]
 
     def reset_parameters(self) -> None:
         """Start every W anew, as ``init`` says."""
@@ -103,66 +120,112 @@ class _Projection(nn.Module):
 
         They are differentiable functions of the W's.
         """
-        return [
-            None if W is None else self._polar(k, W, dtype) for k, W in enumerate(self.Ws, start=1)
-        ]
+        return self._projections(self.Ws, dtype)
+
+    def _projections(self, Ws: Matrices, dtype: torch.dtype | None) -> list[Tensor | None]:
+        self._check_Ws(Ws)
+        return [None if W is None else self._polar(k, W, dtype) for k, W in enumerate(Ws, start=1)]
 
     def _polar(self, k: int, W: Tensor, dtype: torch.dtype | None) -> Tensor:
         return polar(W, self.eps[k - 1], eps_mode=self.eps_mode, dtype=dtype, name=f"W{k}")
 
     def forward(self, x: Tensor) -> Tensor:
+        if isinstance(x, fx.Proxy):
+            return self._as_leaf(x)
         check_input(x, self.in_shape)
-        self._check_device(x)
         Ws = self.Ws
-        if self.training and can_be_one_node(x, Ws):
-            settings = Settings(self.transposed, self.eps, self.eps_mode, self._names)
-            return project_by_weights(x, Ws, settings)
-        Us = self._matrices(map_dtype(x))
+        self._check_device(x, Ws)
+        if self.training and can_be_one_node(x, *Ws):
+            self._check_Ws(Ws)
+            options = LayerOptions(self.transposed, self.eps, self.eps_mode, self._names)
+            return project_by_weights(x, Ws, options)
+        Us = self._matrices(Ws, map_dtype(x))
         return back_project(x, Us) if self.transposed else project(x, Us)
 
-    def _check_device(self, x: Tensor) -> None:
-        for k, W in enumerate(self.Ws, start=1):
+    def _as_leaf(self, x: fx.Proxy) -> Any:
+        """One call of a module in a graph of torch.fx, as torch's own layers are."""
+        tracer: Any = x.tracer
+        if tracer.root is self:
+            raise ProjectionTypeError(
+                "torch.fx traces a model that contains this layer, or the layer after freeze(), "
+                "not the layer alone."
+            )
+        return tracer.create_proxy("call_module", tracer.path_of_module(self), (x,), {})
+
+    def _check_device(self, x: Tensor, Ws: Matrices) -> None:
+        for k, W in enumerate(Ws, start=1):
             if W is not None and W.device != x.device:
                 raise ProjectionTypeError(
                     f"Expected the input and the layer on one device, got the input on {x.device} "
                     f"and W{k} on {W.device}."
                 )
 
+    def _check_Ws(self, Ws: Matrices) -> None:
+        """Somebody may have assigned another W."""
+        for k, (W, shape) in enumerate(zip(Ws, self._W_shapes(), strict=True), start=1):
+            found = None if W is None else tuple(W.shape)
+            if found != shape:
+                raise ProjectionValueError(
+                    f"Expected W{k} of shape {shape} for a layer {self.in_shape} -> "
+                    f"{self.out_shape}, got {found}."
+                )
+
     # Keeping U: see Note [When U is kept] in kept.py.
 
-    def _matrices(self, dtype: torch.dtype) -> list[Tensor | None]:
+    def _matrices(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
         if self.training:
-            return self.projections(dtype)
-        if torch.compiler.is_exporting():
-            return [self._constant(k, dtype) for k in range(1, self.order + 1)]
-        Ws = [W for W in self.Ws if W is not None]
-        if not may_keep(Ws):
-            return self.projections(dtype)
-        settings = (dtype, self.eps, self.eps_mode)
-        self._kept = renew(self._kept, Ws, settings, lambda: self.projections(dtype))
-        return self._kept.Us
+            return self._projections(Ws, dtype)
+        if torch_private.is_exporting():
+            return self._exported(Ws, dtype)
+        if torch_private.in_jit_trace():
+            with torch_private.without_jit_trace(), torch.no_grad():
+                return self._kept_or_new(Ws, dtype)  # a constant of the traced graph
+        return self._kept_or_new(Ws, dtype)
 
-    def _constant(self, k: int, dtype: torch.dtype) -> Tensor | None:
-        # An exporter puts stand-ins without values in the parameters' place; the real ones, and
-        # real arithmetic, are needed for U to become a constant of the graph.
-        W = self._real[f"W{k}"]
-        with _disable_current_modes():
-            return None if W is None else self._polar(k, W.detach(), dtype)
+    def _kept_or_new(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
+        present = [W for W in Ws if W is not None]
+        if not may_keep(present):
+            return self._projections(Ws, dtype)
 
-    # What torch.compiler.assume_constant_result does, without its import of the whole compiler.
-    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
+        def compute(copies: Sequence[Tensor]) -> list[Tensor | None]:
+            by_mode = iter(copies)
+            return self._projections([None if W is None else next(by_mode) for W in Ws], dtype)
 
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        super().register_parameter(name, param)
-        self._note_real_parameters()
+        # Other threads may replace it, so it is read once and written once.
+        kept = renew(self._kept, present, (dtype, self.eps, self.eps_mode), compute)
+        self._kept = kept
+        return kept.Us
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._note_real_parameters()
-        return self
+    # Note [U in an exported graph]
+    #     An exporter puts stand-ins without values in the parameters' place. Where a stand-in is
+    #     simply that of a parameter, U is computed from the parameter's values, by real arithmetic,
+    #     and is a constant of the graph. Where W is itself computed (a hypernetwork, a
+    #     parametrization), so is U, by operations that every runtime knows.
 
-    def _note_real_parameters(self) -> None:
-        self._real = dict(self._parameters)
+    def _exported(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
+        Us: list[Tensor | None] = []
+        for k, W in enumerate(Ws, start=1):
+            if W is None:
+                Us.append(None)
+            elif torch.compiler.is_dynamo_compiling() and isinstance(W, nn.Parameter):
+                Us.append(self._constant(k, dtype))
+            else:
+                real = None
+                if not torch.compiler.is_dynamo_compiling():
+                    real = torch_private.real_tensor(W)
+                if real is not None:
+                    with torch_private.without_modes():
+                        Us.append(self._polar(k, real.detach(), dtype))
+                else:
+                    relative = self.eps_mode == "relative"
+                    Us.append(polar_by_svd(W, self.eps[k - 1], relative, dtype))
+        return Us
+
+    @torch_private.mark_constant
+    def _constant(self, k: int, dtype: torch.dtype) -> Tensor:
+        """U as Dynamo asks for it: outside of its trace, so W is the parameter itself."""
+        with torch_private.without_modes():
+            return self._polar(k, getattr(self, f"W{k}").detach(), dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle starts without the kept U's.
@@ -218,8 +281,8 @@ class _Projection(nn.Module):
             dtype=None if W is None else W.dtype,
         )
         if tied:
-            for k, W in enumerate(Ws, start=1):
-                other.register_parameter(f"W{k}", W)
+            for k in range(1, self.order + 1):
+                other.register_parameter(f"W{k}", self._parameters[f"W{k}"])
         return other.train(self.training)
 
 
@@ -241,18 +304,18 @@ class TensorProjection(_Projection):
             axes of an input are batch axes: none, one or several.
         out_shape: the sizes to reach. None, or the input's size, leaves a mode alone: it has no
             parameter then.
-        eps: the paper's ε (ε² is added to WᵀW), one number or one a mode. Default 1e-3, the
+        eps: the paper's ε (ε² is added to WᵀW), one number or one per mode. Default 1e-3, the
             paper's; 1e-5 with ``eps_mode="relative"``.
         eps_mode: ``"absolute"``, the paper's, or ``"relative"``: ε² times tr(WᵀW)/q. U hardly
             depends on W's scale. Where what follows does not either (a BatchNorm), nothing holds W
             against a strong weight decay, and an absolute ε in the end eats U's singular values; a
             relative one shrinks along.
-        init: the start of W, one name or one a mode: ``"normal"`` (standard deviation 0.05, the
+        init: the start of W, one name or one per mode: ``"normal"`` (standard deviation 0.05, the
             paper's); ``"orthogonal"``; ``"block"``, average pooling up to a factor; or ``"dct"``,
             the lowest cosine frequencies, so spectral pooling.
-        init_scale: multiplies the start, one number or one a mode. U does not depend on it, but how
-            fast U turns does: from ``"orthogonal"``, 100 steps of Adam at 1e-3 turned it by 1.32,
-            0.75 and 0.26 radians for 0.3, 1 and 3. See the Note in ``init.py``.
+        init_scale: multiplies the start, one number or one per mode. U does not depend on it, but
+            how fast U turns does: from ``"orthogonal"``, 100 steps of Adam at 1e-3 turned it by
+            1.32, 0.75 and 0.26 radians for 0.3, 1 and 3. See the Note in ``init.py``.
         device, dtype: of the parameters.
 
     Attributes:
@@ -270,16 +333,19 @@ class TensorProjection(_Projection):
         return self._mirror(TransposeTensorProjection, tied)
 
     def captured_energy(self, x: Tensor) -> Tensor:
-        """‖Z‖² / ‖X‖² for each sample: the share of the input that the projection keeps."""
+        """‖Z‖² / ‖X‖² for each sample: the share of the input that the projection keeps.
+
+        Of a sample that is all zeros nothing is lost: 1.
+        """
         axes = tuple(range(-self.order, 0))
         z = self(x).double().square().sum(axes)
         total = x.double().square().sum(axes)
-        energy: Tensor = (z / total).to(x.dtype)
+        energy: Tensor = torch.where(total == 0, 1.0, z / total).to(x.dtype)
         return energy
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The back-projection of the projection: x as far as the kept subspace holds it."""
-        return back_project(self(x), self._matrices(map_dtype(x)))
+        return back_project(self(x), self._matrices(self.Ws, map_dtype(x)))
 
 
 class TransposeTensorProjection(_Projection):

@@ -9,11 +9,10 @@ from math import prod
 
 from torch import Tensor
 
-from .compiled.library import serves
 from .compiled.program import MOST_AXES, Program, make_program
+from .engine import Matrices
 from .plan import Plan, make_plan
 
-Matrices = Sequence[Tensor | None]
 Sizes = tuple[int, ...]
 
 
@@ -34,11 +33,12 @@ class Strided:
 class Layout:
     """A tensor's axes from the outermost in memory on, seen as (L, d_1, …, d_m).
 
-    Batch axes and leading modes left alone are the rows L; neighbouring modes left alone are one
-    axis. So a plan depends on the feature shape and the memory format, never on the batch.
+    The leading axes that no matrix touches, batch axes and modes left alone, are the rows L;
+    elsewhere neighbouring ones are one axis. So a plan does not depend on the size of the batch
+    wherever the batch lies outermost.
     """
 
-    axes: Sizes  # of the tensor, in the order of memory; batch axes first
+    axes: Sizes  # of the tensor, in the order of memory
     modes: tuple[int | None, ...]  # for axis 1, 2, … the index of its matrix, or None
     plan: Plan
     program: Program | None  # where the compiled kernels serve
@@ -70,24 +70,28 @@ class Layout:
     def logical(self, y: Tensor, *, large: bool) -> Tensor:
         """The result (L, …) with the axes in the order of the tensor it came from."""
         to = self.as_large if large else self.as_small
-        return y.as_strided(to.shape, to.stride)
+        return y.contiguous().as_strided(to.shape, to.stride)
 
 
-def layout_of(x: Tensor, Us: Matrices) -> Layout:
-    """The layout of x, be it the large or the small side of the map."""
+def layout_of(x: Tensor, Us: Matrices, *, tiles: bool) -> Layout:
+    """The layout of x, be it the large or the small side of the map.
+
+    Args:
+        tiles: whether the plan is for the compiled kernels.
+    """
     shapes = tuple([None if U is None else U.shape for U in Us])
-    return _layout(x.shape, x.stride(), shapes, serves(x) and x.numel() > 0)
+    return _layout(x.shape, x.stride(), shapes, tiles and x.numel() > 0)
 
 
 @lru_cache(maxsize=1024)
 def _layout(shape: Sizes, stride: Sizes, matrices: tuple[Sizes | None, ...], tiles: bool) -> Layout:
     b = len(shape) - len(matrices)
-    axes = _memory_order(stride, b)
+    axes = _memory_order(shape, stride, b)
     large: list[int] = []
     small: list[int] = []
     modes: list[int | None] = []
-    for a in axes[b:]:
-        U = matrices[a - b]
+    for a in axes:
+        U = matrices[a - b] if a >= b else None
         if U is not None:
             large.append(U[0])
             small.append(U[1])
@@ -122,12 +126,33 @@ def _strided(shape: Sequence[int], axes: Sizes) -> Strided:
 
 
 def memory_order(x: Tensor, b: int) -> Sizes:
-    """The axes of x: its b batch axes, then the others from the outermost in memory on."""
-    return _memory_order(x.stride(), b)
+    """The axes of x from the outermost in memory on.
+
+    The first b, its batch axes, come first, unless x has no gaps and one of them lies further in,
+    as the channels of a channels_last image do for a map of height and width.
+    """
+    return _memory_order(x.shape, x.stride(), b)
 
 
-def _memory_order(stride: Sizes, b: int) -> Sizes:
-    return (*range(b), *sorted(range(b, len(stride)), key=lambda a: -stride[a]))
+def _memory_order(shape: Sizes, stride: Sizes, b: int) -> Sizes:
+    batch_first = (*range(b), *sorted(range(b, len(stride)), key=lambda a: -stride[a]))
+    if b < 2 or 0 in shape or _has_no_gaps(batch_first, shape, stride):
+        return batch_first
+    # An axis of size 1 may have any stride: it stays where it is.
+    placed = sorted((a for a in batch_first if shape[a] != 1), key=lambda a: -stride[a])
+    by_stride = iter(placed)
+    order = tuple(a if shape[a] == 1 else next(by_stride) for a in batch_first)
+    return order if _has_no_gaps(order, shape, stride) else batch_first
+
+
+def _has_no_gaps(axes: Sizes, shape: Sizes, stride: Sizes) -> bool:
+    """Whether the axes, in this order, lie one inside the other without gaps or overlap."""
+    step = 1
+    for a in reversed(axes):
+        if shape[a] != 1 and stride[a] != step:
+            return False
+        step *= shape[a]
+    return True
 
 
 def inverse(axes: Sequence[int]) -> list[int]:

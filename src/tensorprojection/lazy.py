@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch import Tensor
@@ -11,9 +11,11 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from .dtypes import check_floating
+from .engine import Matrices
+from .eps import EpsMode
 from .errors import ProjectionValueError
+from .frozen import FrozenProjection
 from .layers import Other, TensorProjection, TransposeTensorProjection, _Projection
-from .polar import EpsMode
 from .shapes import complete, read_shape
 
 
@@ -30,6 +32,7 @@ class _Lazy(LazyModuleMixin, _Projection):
         init_scale: float | Sequence[float] = 1.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        **unknown: Never,
     ) -> None:
         target = read_shape("out_shape", out_shape, none_allowed=True)
         # As the eager layer with every mode left alone, then with parameters yet to come.
@@ -40,6 +43,7 @@ class _Lazy(LazyModuleMixin, _Projection):
             eps_mode=eps_mode,
             init=init,
             init_scale=init_scale,
+            **unknown,
         )
         self._target = target
         uninitialized: Any = UninitializedParameter  # torch types it in part only
@@ -63,9 +67,21 @@ class _Lazy(LazyModuleMixin, _Projection):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _mirror(self, cls: type[Other], tied: bool) -> Other:
-        raise ProjectionValueError(
-            "Expected a layer that knows its shapes, as a lazy one does after its first call: "
-            "take the transpose then."
+        raise self._knows_no_shapes("the transpose")
+
+    def freeze(self) -> FrozenProjection:
+        raise self._knows_no_shapes("a frozen copy")
+
+    def orthogonality_error(self) -> Tensor:
+        raise self._knows_no_shapes("its orthogonality")
+
+    def _projections(self, Ws: Matrices, dtype: torch.dtype | None) -> list[Tensor | None]:
+        raise self._knows_no_shapes("its projections")
+
+    def _knows_no_shapes(self, what: str) -> ProjectionValueError:
+        return ProjectionValueError(
+            f"Expected a layer that knows its shapes, as a lazy one does after its first call: "
+            f"ask for {what} then."
         )
 
     def initialize_parameters(self, x: Tensor) -> None:
@@ -73,7 +89,7 @@ class _Lazy(LazyModuleMixin, _Projection):
         check_floating(x, "the input")
         if x.ndim < self.order:
             raise ProjectionValueError(
-                f"Expected an input with at least {self.order} axes, one a mode of "
+                f"Expected an input with at least {self.order} axes, one per mode of "
                 f"out_shape={self._target}, got shape {tuple(x.shape)}."
             )
         shape = tuple(int(n) for n in x.shape[x.ndim - self.order :])

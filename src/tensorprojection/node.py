@@ -11,65 +11,48 @@ Note [One node a layer]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .compiled.layer import Kept, run_backward, run_forward, split
-from .dtypes import autocasts, cast, has_values, in_transform, map_dtype, no_autocast
-from .layout import layout_of
-from .polar import EpsMode, polar, polar_grad_values, polar_values
-from .project import back_project, gradient_values, map_values, project
+from .dispatch import engine
+from .dtypes import autocasts, cast, map_dtype, no_autocast
+from .engine import Engine, LayerOptions, Matrices, SavedForBackward
+from .errors import ProjectionError
+from .polar import polar, polar_gradient, polar_values
+from .project import map_gradients
+from .tracing import Onlooker, onlooker
 
 
-class Settings(NamedTuple):
-    """What a layer knows besides its W's."""
-
-    transposed: bool
-    eps: tuple[float, ...]
-    eps_mode: EpsMode
-    names: tuple[str, ...]
-
-    @property
-    def relative(self) -> bool:
-        return self.eps_mode == "relative"
+def can_be_one_node(*tensors: Tensor | None) -> bool:
+    """Whether nobody looks on who needs to see more than one node."""
+    return onlooker(*tensors) in (Onlooker.NOBODY, Onlooker.MODE)
 
 
-def can_be_one_node(x: Tensor, Ws: Sequence[Tensor | None]) -> bool:
-    """Whether nothing looks on that needs to see more than one node."""
-    if torch.compiler.is_compiling():
-        return False
-    tensors = [x, *(W for W in Ws if W is not None)]
-    return not in_transform(*tensors) and all(map(has_values, tensors))
-
-
-def project_by_weights(x: Tensor, Ws: Sequence[Tensor | None], settings: Settings) -> Tensor:
-    """The layer's output from its input and its W's, one a mode or None."""
+def project_by_weights(x: Tensor, Ws: Matrices, options: LayerOptions) -> Tensor:
+    """The layer's output from its input and its W's, one per mode or None."""
     node: Any = _Node
     z: Tensor
     if not autocasts(x):
-        z = node.apply(settings, x, *Ws)
+        z = node.apply(options, x, *Ws)
         return z
     x = cast(x, map_dtype(x))
     with no_autocast(x):
-        z = node.apply(settings, x, *Ws)
+        z = node.apply(options, x, *Ws)
     return z
 
 
 class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, settings: Settings, x: Tensor, *Ws: Tensor | None) -> Tensor:
-        ctx.settings, ctx.order = settings, len(Ws)
-        found = run_forward(x, Ws, settings.eps, settings.relative, settings.transposed)
-        ctx.compiled = found is not None
-        if found is not None:
-            z, kept = found
-            ctx.save_for_backward(x, *Ws, *kept)
-            return z
-        Us, spectra = _values(Ws, settings, x.dtype)
-        ctx.save_for_backward(x, *Ws, *Us, *spectra)
-        return map_values(x, Us, settings.transposed, x)
+    def forward(ctx: Any, options: LayerOptions, x: Tensor, *Ws: Tensor | None) -> Tensor:
+        used: Engine = engine()
+        z, saved = used.forward(x, Ws, options)
+        tensors = (x, *Ws, *saved.tensors)
+        ctx.engine, ctx.options, ctx.order, ctx.context = used, options, len(Ws), saved.context
+        ctx.kinds = [None if t is None else (t.shape, t.dtype) for t in tensors]
+        ctx.save_for_backward(*tensors)
+        return z
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -79,56 +62,46 @@ class _Node(torch.autograd.Function):
 
 def _gradients(ctx: Any, grad: Tensor) -> Sequence[Tensor | None]:
     """dL/dx and dL/dW by mode."""
-    x, *rest = ctx.saved_tensors
-    order, settings, wanted = ctx.order, ctx.settings, ctx.needs_input_grad[1:]
-    Ws, kept = rest[:order], rest[order:]
-    if torch.is_grad_enabled() or not can_be_one_node(grad, Ws):
-        return list(_differentiable(ctx, x, grad, Ws))
-    eps, relative, transposed = settings.eps, settings.relative, settings.transposed
-    if ctx.compiled and any(wanted[1:]):
-        return run_backward(x, grad, Ws, Kept(*kept), eps, relative, transposed, wanted)
-    Us = split(Kept(*kept), Ws, layout_of(x, Ws)) if ctx.compiled else kept[:order]
-    if not any(wanted[1:]):
-        return [map_values(grad, Us, not transposed, x), *[None] * order]
-    grad_x, *grad_Us = gradient_values(x, grad, Us, transposed, wanted[0])
-    by_mode = iter(grad_Us)
-    grad_Ws: list[Tensor | None] = [None] * order
-    for k, W in enumerate(Ws):
-        if W is None:
-            continue
-        dU, (G, V, s) = next(by_mode), kept[order + 3 * k : order + 3 * k + 3]
-        if wanted[k + 1]:
-            grad_Ws[k] = polar_grad_values(W, dU, G, V, s, eps[k], relative)
-    return [grad_x if wanted[0] else None, *grad_Ws]
+    x: Any
+    x, *rest = map(_as_saved, ctx.saved_tensors, ctx.kinds)
+    Ws, saved = rest[: ctx.order], SavedForBackward(tuple(rest[ctx.order :]), ctx.context)
+    wanted, options = ctx.needs_input_grad[1:], ctx.options
+    if torch.is_grad_enabled() or not can_be_one_node(x, grad, *Ws):
+        return _differentiable(x, grad, Ws, options, wanted)
+    used: Engine = ctx.engine
+    return used.backward(x, grad, Ws, saved, options, wanted)
 
 
-def _values(
-    Ws: Sequence[Tensor | None], settings: Settings, dtype: torch.dtype
-) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """The U's, and G, V and s of each, by mode."""
-    Us: list[Tensor | None] = []
-    spectra: list[Tensor | None] = []
-    for W, eps, name in zip(Ws, settings.eps, settings.names, strict=True):
-        values: Sequence[Tensor | None] = [None] * 4
-        if W is not None:
-            values = polar_values(W, eps, settings.relative, dtype, name)
-        Us.append(values[0])
-        spectra += values[1:]
-    return Us, spectra
+def _as_saved(found: Tensor | None, kind: tuple[torch.Size, torch.dtype] | None) -> Tensor | None:
+    """What was saved; a hook on saved tensors may have kept it in another type."""
+    if found is None or kind is None:
+        return None
+    shape, dtype = kind
+    if found.shape != shape:
+        raise ProjectionError(
+            f"Expected a hook on saved tensors to give back a tensor of shape {tuple(shape)}, got "
+            f"{tuple(found.shape)}."
+        )
+    return cast(found, dtype)
 
 
-def _differentiable(ctx: Any, x: Tensor, grad: Tensor, Ws: Sequence[Tensor | None]) -> Any:
-    """The gradients as differentiable functions of x, grad and the W's."""
-    settings: Settings = ctx.settings
-    create_graph = torch.is_grad_enabled()
-    with torch.enable_grad():
-        Us = [
-            None if W is None else polar(W, eps, eps_mode=settings.eps_mode, dtype=x.dtype)
-            for W, eps in zip(Ws, settings.eps, strict=True)
-        ]
-        z = back_project(x, Us) if settings.transposed else project(x, Us)
-        inputs = [x, *Ws]
-        asked = zip(inputs, ctx.needs_input_grad[1:], strict=True)
-        wanted = [t for t, want in asked if want and t is not None]
-        found = iter(torch.autograd.grad(z, wanted, grad, create_graph=create_graph))
-    return [next(found) if want else None for want in ctx.needs_input_grad[1:]]
+def _differentiable(
+    x: Tensor, grad: Tensor, Ws: Matrices, options: LayerOptions, wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients as differentiable functions of x, grad and the W's.
+
+    They are written out. To ask autograd for them would differentiate through the history of x as
+    well, which may lead to the same W's.
+    """
+    eps, relative, mode = options.eps, options.relative, options.eps_mode
+    Us = [
+        None if W is None else polar(W, e, eps_mode=mode, dtype=x.dtype, name=name)
+        for W, e, name in zip(Ws, eps, options.names, strict=True)
+    ]
+    grad_x, *grad_Us = map_gradients(x, grad, Us, options.transposed, wanted)
+    grad_Ws: list[Tensor | None] = [None] * len(Ws)
+    for k, (W, dU) in enumerate(zip(Ws, grad_Us, strict=True)):
+        if W is not None and dU is not None:
+            _, _, V, s = polar_values(W.detach(), eps[k], relative, x.dtype, options.names[k])
+            grad_Ws[k] = polar_gradient(W, dU, V, s, eps[k], relative)
+    return [grad_x, *grad_Ws]

@@ -16,30 +16,23 @@ Note [Closed under differentiation]
     only itself. All take M as the variable they depend on, and V and s as constants that merely
     make the solution cheap. So every order of derivative, backward or forward, is exact, and none
     goes through a derivative of the decomposition.
-
-Note [Float64 inside]
-    Forming WᵀW squares W's condition number, so in float32 the Gram matrix of a W of condition 10³
-    has lost all digits of its smallest direction. M is small; it and all that follows from it are
-    float64, and only the finished U is cast. The products of tall matrices are float32 where W is
-    well-conditioned enough for that to cost nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from .compiled.polar import is_small, small_polar, small_polar_grad
-from .dtypes import cast, check_floating, has_values, in_transform, no_autocast
-from .errors import ProjectionError, ProjectionTypeError, ProjectionValueError
-from .spectrum import decompose, float32_suffices, gram
-
-EpsMode = Literal["absolute", "relative"]
-
-DEFAULT_EPS: dict[str, float] = {"absolute": 1e-3, "relative": 1e-5}
+from . import torch_private
+from .dispatch import engine
+from .dtypes import check_floating, no_autocast
+from .engine import Polar
+from .eps import EpsMode, check_eps
+from .errors import ProjectionError, ProjectionValueError
+from .torch_engine import lyapunov, through_gram, trace, work_dtype
+from .tracing import in_transform, is_opaque
 
 
 def polar(
@@ -75,13 +68,7 @@ def polar(
         raise ProjectionValueError(
             f"Expected {name} of shape (..., p, q) with 1 <= q <= p, got {tuple(W.shape)}."
         )
-    # Dynamo refuses a Function that defines jvp, so it gets the ones without; and in forward mode
-    # it would drop the rule in silence and give a wrong tangent (pytorch/pytorch#192985).
-    if torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        raise ProjectionError(
-            "torch.func.jvp inside torch.compile is not supported here: call jvp outside of the "
-            "compiled function."
-        )
+    _refuse_what_would_be_wrong(W)
     options = (eps, eps_mode == "relative", dtype or W.dtype, name)
     usual: Any = _Polar
     transformed: Any = _PolarTransformed
@@ -94,84 +81,73 @@ def polar(
     return U
 
 
-def check_eps(eps: float | None, eps_mode: EpsMode) -> float:
-    if eps_mode not in get_args(EpsMode):
-        raise ProjectionValueError(f"Expected eps_mode 'absolute' or 'relative', got {eps_mode!r}.")
-    if eps is None:
-        return DEFAULT_EPS[eps_mode]
-    if isinstance(eps, bool) or not isinstance(eps, int | float):
-        raise ProjectionTypeError(f"Expected eps to be a number, got {type(eps).__name__}.")
-    if not 0 < eps < float("inf"):
-        raise ProjectionValueError(
-            f"Expected a finite eps > 0, got {eps}: without it U is undefined where W loses rank."
+def _refuse_what_would_be_wrong(W: Tensor) -> None:
+    """Forward mode where torch would drop the rule for it in silence."""
+    # Dynamo refuses a Function that defines jvp, so it gets the ones without; and in forward mode
+    # it would drop the rule and give a wrong tangent (pytorch/pytorch#192985).
+    if torch.compiler.is_compiling():
+        if torch_private.in_forward_mode():
+            raise ProjectionError(
+                "torch.func.jvp inside torch.compile is not supported here: call jvp outside of "
+                "the compiled function."
+            )
+    # The rule of a Function is called once, for the innermost tangent (pytorch/pytorch#197867).
+    elif torch_private.in_functorch() and torch_private.jvp_levels(W) > 1:
+        raise ProjectionError(
+            "torch.func.jvp of torch.func.jvp (or jacfwd of jacfwd) through W is not supported "
+            "here: for second derivatives use torch.func.hessian, or jacfwd of jacrev."
         )
-    return float(eps)
 
 
-# Values: what the functions below return, without any derivative.
+# Values: what the functions below return, without any derivative. As operators they are opaque to
+# compilers and tracers, and have shapes for tensors that have no values.
 
 
-def polar_values(
+def _polar_values(
     W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """U, G, V and s."""
-    if is_small(W) and dtype != torch.float64:
-        found = small_polar(W, eps, relative)
-        if found is not None:
-            return cast(found[0], dtype), *found[1:]
-    A = W.to(_work_dtype(W))
-    M = gram(A)
-    diagonal = M.diagonal(dim1=-2, dim2=-1)
-    shift = eps * eps * (diagonal.mean(-1, keepdim=True) if relative else 1.0)
-    diagonal.add_(shift)
-    V, s, G, AV = decompose(M, A, shift, exact=W.dtype == torch.float64, name=name)
-    if AV is not None:
-        return ((AV / s[..., None, :]) @ V.mT).to(dtype), G, V, s
-    if W.dtype == torch.float32 and dtype != torch.float64 and float32_suffices(s):
-        A = W
-    return (A @ G.to(A.dtype)).to(dtype), G, V, s
+    return engine().polar(W, eps, relative, dtype, name)
 
 
-def polar_grad_values(
+def _polar_grad_values(
     W: Tensor, grad_U: Tensor, G: Tensor, V: Tensor, s: Tensor, eps: float, relative: bool
 ) -> Tensor:
     """dL/dW from dL/dU."""
-    if is_small(W):
-        return small_polar_grad(W, grad_U, G, V, s, eps, relative)
-    A = W if W.dtype == torch.float32 and float32_suffices(s) else W.to(G.dtype)
-    G, V, s = G.to(A.dtype), V.to(A.dtype), s.to(A.dtype)
-    grad_U = grad_U.to(A.dtype)
-    grad_G = A.mT @ grad_U
-    S = _through_gram(-_Lyapunov.forward(G, G @ grad_G @ G, V, s), eps, relative)
-    return (grad_U @ G).add_(A @ S).to(W.dtype)
+    return engine().polar_grad(W, grad_U, Polar(W, G, V, s), eps, relative)
 
 
-def _work_dtype(W: Tensor) -> torch.dtype:
-    # Apple's GPU has no float64.
-    return torch.float32 if W.device.type == "mps" else torch.float64
-
-
-# Operators of the same: opaque to compilers, and with shapes for tensors that have no values.
-
-_polar_op = torch.library.custom_op("tensorprojection::polar", polar_values, mutates_args=())
+_polar_op = torch.library.custom_op("tensorprojection::polar", _polar_values, mutates_args=())
 _polar_grad_op = torch.library.custom_op(
-    "tensorprojection::polar_grad", polar_grad_values, mutates_args=()
+    "tensorprojection::polar_grad", _polar_grad_values, mutates_args=()
 )
 
 
 @_polar_op.register_fake
 def _(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Any:
-    M = W.new_empty((*W.shape[:-2], W.shape[-1], W.shape[-1]), dtype=_work_dtype(W))
+    M = W.new_empty((*W.shape[:-2], W.shape[-1], W.shape[-1]), dtype=work_dtype(W))
     return W.new_empty(W.shape, dtype=dtype), M, torch.empty_like(M), M.new_empty(M.shape[:-1])
 
 
 @_polar_grad_op.register_fake
 def _(W: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(W)
+    return W.new_empty(W.shape)
 
 
-def _is_opaque(W: Tensor) -> bool:
-    return torch.compiler.is_compiling() or not has_values(W)
+def polar_values(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Polar:
+    """U, G, V and s, in whatever way those who look on allow."""
+    values: Any = _polar_op if is_opaque(W) else _polar_values
+    return Polar(*values(W, eps, relative, dtype, name))
+
+
+def polar_by_svd(W: Tensor, eps: float, relative: bool, dtype: torch.dtype) -> Tensor:
+    """U by operations that every runtime knows, for graphs that leave torch."""
+    P, sigma, Vh = torch.linalg.svd(W.to(work_dtype(W)), full_matrices=False)
+    squares = sigma.square()
+    unit = squares.mean(-1, keepdim=True) if relative else 1.0
+    scaled = sigma * torch.rsqrt(squares + eps * eps * unit)
+    U: Tensor = ((P * scaled[..., None, :]) @ Vh).to(dtype)
+    return U
 
 
 # Functions of W and M: see Note [Closed under differentiation].
@@ -186,21 +162,8 @@ def _call(function: type[torch.autograd.Function], *args: Any) -> Any:
 def _M(W: Tensor, eps: float, relative: bool) -> Tensor:
     """M = WᵀW + ε²I (Eq. 3), as a differentiable function of W."""
     M = W.mT @ W
-    shift = eps * eps * (_trace(M) / M.shape[-1] if relative else 1.0)
+    shift = eps * eps * (trace(M) / M.shape[-1] if relative else 1.0)
     return M + shift * torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
-
-
-def _through_gram(grad_M: Tensor, eps: float, relative: bool) -> Tensor:
-    """The S with dL/dW = W S where L depends on W through M (Eq. 12, and the relative shift)."""
-    S = grad_M + grad_M.mT
-    if not relative:
-        return S
-    q = S.shape[-1]
-    return S + (eps * eps / q) * _trace(S) * torch.eye(q, dtype=S.dtype, device=S.device)
-
-
-def _trace(M: Tensor) -> Tensor:
-    return M.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
 
 
 class _Polar(torch.autograd.Function):
@@ -210,12 +173,10 @@ class _Polar(torch.autograd.Function):
     def forward(
         ctx: Any, W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
     ) -> Tensor:
-        values: Any = _polar_op if _is_opaque(W) else polar_values
-        U, G, V, s = values(W, eps, relative, dtype, name)
+        U, G, V, s = polar_values(W, eps, relative, dtype, name)
         ctx.eps, ctx.relative = eps, relative
         ctx.save_for_backward(W, G, V, s)
-        result: Tensor = U
-        return result
+        return U
 
     @staticmethod
     def backward(ctx: Any, grad_U: Tensor) -> Any:
@@ -230,16 +191,22 @@ def _polar_backward(ctx: Any, grad_U: Tensor) -> Tensor:
 
 def _polar_gradient(ctx: Any, grad_U: Tensor) -> Tensor:
     W, G, V, s = ctx.saved_tensors
-    if not torch.is_grad_enabled():
-        values: Any = _polar_grad_op if _is_opaque(W) else polar_grad_values
-        result: Tensor = values(W, grad_U, G, V, s, ctx.eps, ctx.relative)
-        return result
-    # The same once more, as a differentiable function of W and grad_U.
-    A, grad_U = W.to(G.dtype), grad_U.to(G.dtype)
-    M = _M(A, ctx.eps, ctx.relative)
+    if torch.is_grad_enabled() or in_transform(grad_U):
+        return polar_gradient(W, grad_U, V, s, ctx.eps, ctx.relative)
+    values: Any = _polar_grad_op if is_opaque(W, grad_U) else _polar_grad_values
+    result: Tensor = values(W, grad_U, G, V, s, ctx.eps, ctx.relative)
+    return result
+
+
+def polar_gradient(
+    W: Tensor, grad_U: Tensor, V: Tensor, s: Tensor, eps: float, relative: bool
+) -> Tensor:
+    """dL/dW from dL/dU, as a differentiable function of W and dL/dU; V and s are constants."""
+    A, grad_U = W.to(V.dtype), grad_U.to(V.dtype)
+    M = _M(A, eps, relative)
     G = _call(_InverseSqrt, M, V, s)
     grad_M = -_call(_Lyapunov, M, G @ (A.mT @ grad_U) @ G, V, s)
-    grad_A: Tensor = grad_U @ G + A @ _through_gram(grad_M, ctx.eps, ctx.relative)
+    grad_A: Tensor = grad_U @ G + A @ through_gram(grad_M, eps, relative)
     return grad_A.to(W.dtype)
 
 
@@ -253,7 +220,8 @@ class _PolarTransformed(torch.autograd.Function):
     def forward(
         W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return polar_values(W, eps, relative, dtype, name)
+        U, G, V, s = polar_values(W, eps, relative, dtype, name)
+        return U, G, V, s
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -273,7 +241,7 @@ class _PolarTransformed(torch.autograd.Function):
         A, dA = W.to(G.dtype), dW.to(G.dtype)
         M = _M(A, ctx.eps, ctx.relative)
         G = _call(_InverseSqrt, M, V, s)
-        dM = _through_gram(A.mT @ dA, ctx.eps, ctx.relative)
+        dM = through_gram(A.mT @ dA, ctx.eps, ctx.relative)
         dG = -_call(_Lyapunov, M, G @ dM @ G, V, s)
         return (dA @ G + A @ dG).to(ctx.dtype), None, None, None
 
@@ -320,7 +288,7 @@ class _Lyapunov(torch.autograd.Function):
 
     @staticmethod
     def forward(M: Tensor, C: Tensor, V: Tensor, s: Tensor) -> Tensor:
-        return V @ ((V.mT @ C @ V) / (s[..., :, None] + s[..., None, :])) @ V.mT
+        return lyapunov(C, V, s)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import contract
-from .compiled.execute import run_gradients, run_map
-from .dtypes import cast, check_floating, in_transform, map_dtype, no_autocast
+from .dispatch import engine
+from .dtypes import cast, check_floating, map_dtype, no_autocast
+from .engine import Matrices
 from .errors import ProjectionTypeError, ProjectionValueError
-from .layout import Layout, Matrices, inverse, layout_of, memory_order
+from .layout import inverse, memory_order
+from .tracing import Onlooker, onlooker
 
 
 def project(x: Tensor, Us: Matrices) -> Tensor:
@@ -25,7 +27,7 @@ def project(x: Tensor, Us: Matrices) -> Tensor:
 
     Args:
         x: any leading axes are batch axes. Its memory format is kept.
-        Us: one ``p_k × q_k`` matrix a mode, or None for a mode left alone.
+        Us: one ``p_k × q_k`` matrix per mode, or None for a mode left alone.
     """
     return _multilinear(x, Us, transposed=False)
 
@@ -42,10 +44,10 @@ def _multilinear(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
     check_floating(x, "the input")
     _check(x, Us, transposed)
     dtype = map_dtype(x)
+    if all(U is None for U in Us):
+        return x.to(dtype, copy=True)  # never x itself: what follows may write into it
     x = cast(x, dtype)
     matrices = [None if U is None else cast(U, dtype) for U in Us]
-    if all(U is None for U in matrices):
-        return x
     with no_autocast(x):
         if _wants_plain_operations(x, matrices):
             return composed(x, matrices, transposed=transposed)
@@ -68,7 +70,9 @@ def composed(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
     x = x.permute(axes)
     steps = [
         (A.shape[1] / A.shape[0], axes.index(b + k), A)
-        for k, A in ((k, U.mT if transposed else U) for k, U in enumerate(Us) if U is not None)
+        for k, A in (
+            (k, U.transpose(0, 1) if transposed else U) for k, U in enumerate(Us) if U is not None
+        )
     ]
     for _, axis, A in sorted(steps, key=lambda step: step[:2]):
         left, right = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
@@ -76,17 +80,12 @@ def composed(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
         if right == 1:
             x = (x.reshape(left, A.shape[0]) @ A).reshape(shape)
         else:
-            x = (A.mT @ x.reshape(left, A.shape[0], right)).reshape(shape)
+            x = (A.transpose(0, 1) @ x.reshape(left, A.shape[0], right)).reshape(shape)
     return x.permute(inverse(axes))
 
 
 def _wants_plain_operations(x: Tensor, Us: Matrices) -> bool:
-    if torch.compiler.is_exporting():
-        return True
-    if torch.compiler.is_compiling():
-        return False
-    tensors = [x, *(U for U in Us if U is not None)]
-    return in_transform(*tensors)
+    return onlooker(x, *Us) in (Onlooker.EXPORTER, Onlooker.TRANSFORM, Onlooker.TRACER)
 
 
 class _Planned(torch.autograd.Function):
@@ -96,7 +95,7 @@ class _Planned(torch.autograd.Function):
     def forward(ctx: Any, transposed: bool, x: Tensor, *Us: Tensor | None) -> Tensor:
         ctx.transposed = transposed
         ctx.save_for_backward(x, *Us)
-        run: Any = _map_op if torch.compiler.is_compiling() else map_values
+        run: Any = _map_op if torch.compiler.is_compiling() else _map_values
         result: Tensor = run(x, list(Us), transposed, x)
         return result
 
@@ -109,12 +108,12 @@ class _Planned(torch.autograd.Function):
     def _gradients(ctx: Any, grad: Tensor) -> Any:
         x, *Us = ctx.saved_tensors
         if torch.is_grad_enabled() or _wants_plain_operations(grad, Us):
-            return None, *_composed_gradients(ctx, x, grad, Us)
+            return None, *map_gradients(x, grad, Us, ctx.transposed, ctx.needs_input_grad[1:])
         _, want_x, *want_Us = ctx.needs_input_grad
         if not any(want_Us):
-            run_map: Any = _map_op if torch.compiler.is_compiling() else map_values
+            run_map: Any = _map_op if torch.compiler.is_compiling() else _map_values
             return None, run_map(grad, Us, not ctx.transposed, x), *[None] * len(Us)
-        run: Any = _gradients_op if torch.compiler.is_compiling() else gradient_values
+        run: Any = _gradients_op if torch.compiler.is_compiling() else _gradient_values
         grad_x, *grad_Us = run(x, grad, Us, ctx.transposed, want_x)
         by_mode = iter(grad_Us)
         return (
@@ -124,13 +123,14 @@ class _Planned(torch.autograd.Function):
         )
 
 
-def _composed_gradients(ctx: Any, x: Tensor, grad: Tensor, Us: Matrices) -> Any:
-    """The gradients as differentiable functions of x, grad and the U's."""
-    transposed: bool = ctx.transposed
+def map_gradients(
+    x: Tensor, grad: Tensor, Us: Matrices, transposed: bool, wanted: Sequence[bool]
+) -> Iterator[Tensor | None]:
+    """dL/dx and dL/dU by mode, where wanted, as differentiable functions of x, grad and the U's."""
     b = x.ndim - len(Us)
-    yield _multilinear(grad, Us, transposed=not transposed)
+    yield _multilinear(grad, Us, transposed=not transposed) if wanted[0] else None
     for k, U in enumerate(Us):
-        if U is None:
+        if U is None or not wanted[k + 1]:
             yield None
             continue
         others = [*Us[:k], None, *Us[k + 1 :]]
@@ -146,57 +146,22 @@ def _unfolded(x: Tensor, axis: int) -> Tensor:
 # Values, and operators of the same that are opaque to compilers.
 
 
-def map_values(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
+def _map_values(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
     """The map of x, in the memory format of the tensor ``like``."""
-    layout = layout_of(like, Us)
-    if layout.program is not None:
-        return run_map(x, Us, layout, transposed=transposed)
-    As = layout.matrices(Us)
-    if transposed:
-        result = contract.grow(layout.small(x), As, layout.plan)
-    else:
-        result = contract.shrink(layout.large(x), As, layout.plan)
-    return layout.logical(result, large=transposed)
+    return engine().map(x, Us, transposed, like)
 
 
-def gradient_values(
+def _gradient_values(
     x: Tensor, grad: Tensor, Us: list[Tensor | None], transposed: bool, want_x: bool
 ) -> list[Tensor]:
     """dL/dx (empty if not wanted) and dL/dU_k for every U_k there is."""
-    layout = layout_of(x, Us)
-    grad_x: Tensor | None
-    if layout.program is not None:
-        grad_x, by_mode = run_gradients(x, grad, Us, layout, transposed=transposed, want_x=want_x)
-    else:
-        grad_x, by_mode = _by_products(x, grad, Us, layout, transposed, want_x)
-    return [x.new_empty(0) if grad_x is None else grad_x, *(g for g in by_mode if g is not None)]
+    grad_x, grad_Us = engine().gradients(x, grad, Us, transposed, want_x)
+    return [x.new_empty(0) if grad_x is None else grad_x, *(g for g in grad_Us if g is not None)]
 
 
-def _by_products(
-    x: Tensor, grad: Tensor, Us: Matrices, layout: Layout, transposed: bool, want_x: bool
-) -> tuple[Tensor | None, list[Tensor | None]]:
-    """dL/dx, if it is wanted, and dL/dU by mode, by torch's own operations."""
-    X, Z = (grad, x) if transposed else (x, grad)
-    grown, shrunk, grad_As = contract.pair(
-        layout.large(X),
-        layout.small(Z),
-        layout.matrices(Us),
-        layout.plan,
-        want_grown=want_x and not transposed,
-        want_shrunk=want_x and transposed,
-    )
-    result = shrunk if transposed else grown
-    by_mode: list[Tensor | None] = [None] * len(Us)
-    for k, g in zip(layout.modes, grad_As, strict=True):
-        if k is not None and g is not None:
-            by_mode[k] = g.contiguous()
-    grad_x = None if result is None else layout.logical(result, large=not transposed)
-    return grad_x, by_mode
-
-
-_map_op = torch.library.custom_op("tensorprojection::map", map_values, mutates_args=())
+_map_op = torch.library.custom_op("tensorprojection::map", _map_values, mutates_args=())
 _gradients_op = torch.library.custom_op(
-    "tensorprojection::gradients", gradient_values, mutates_args=()
+    "tensorprojection::gradients", _gradient_values, mutates_args=()
 )
 
 
@@ -225,7 +190,7 @@ def _(
 def _check(x: Tensor, Us: Matrices, transposed: bool) -> None:
     if not Us or x.ndim < len(Us):
         raise ProjectionValueError(
-            f"Expected a tensor with at least {max(len(Us), 1)} axes, one a mode, "
+            f"Expected a tensor with at least {max(len(Us), 1)} axes, one per mode, "
             f"got shape {tuple(x.shape)} and {len(Us)} matrices."
         )
     for k, U in enumerate(Us):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from .dtypes import check_floating
 from .errors import ProjectionTypeError, ProjectionValueError
 
 Shape = tuple[int, ...]
@@ -16,9 +15,11 @@ Shape = tuple[int, ...]
 
 def read_shape(name: str, shape: Sequence[int | None], *, none_allowed: bool) -> tuple[Any, ...]:
     """A feature shape as a tuple of positive ints (and None where that is allowed)."""
+    if isinstance(shape, np.ndarray) and shape.ndim == 1:
+        shape = shape.tolist()
     if isinstance(shape, int | str) or not isinstance(shape, Sequence):
         raise ProjectionTypeError(
-            f"Expected {name} to be a sequence with one entry a mode, such as (32, 12, 12) or "
+            f"Expected {name} to be a sequence with one entry per mode, such as (32, 12, 12) or "
             f"(128,), got {shape!r}."
         )
     if len(shape) == 0:
@@ -26,7 +27,7 @@ def read_shape(name: str, shape: Sequence[int | None], *, none_allowed: bool) ->
     for size in shape:
         if size is None and none_allowed:
             continue
-        if isinstance(size, bool) or not isinstance(size, int):
+        if isinstance(size, bool) or not isinstance(size, Integral):
             raise ProjectionTypeError(
                 f"Expected {name} to hold integers{' or None' if none_allowed else ''}, "
                 f"got {size!r} in {tuple(shape)}."
@@ -35,7 +36,7 @@ def read_shape(name: str, shape: Sequence[int | None], *, none_allowed: bool) ->
             raise ProjectionValueError(
                 f"Expected {name} to hold sizes of at least 1, got {size} in {tuple(shape)}."
             )
-    return tuple(shape)
+    return tuple(None if size is None else int(size) for size in shape)
 
 
 def complete(
@@ -44,7 +45,7 @@ def complete(
     """out_shape with None filled in, checked: smaller in a projection, larger in a transposed."""
     if len(in_shape) != len(out_shape):
         raise ProjectionValueError(
-            f"Expected in_shape and out_shape to have one entry a mode each, got {in_shape} "
+            f"Expected in_shape and out_shape to have one entry per mode each, got {in_shape} "
             f"({len(in_shape)} modes) and {tuple(out_shape)} ({len(out_shape)} modes)."
         )
     full = tuple(p if q is None else q for p, q in zip(in_shape, out_shape, strict=True))
@@ -63,27 +64,25 @@ def complete(
 
 
 def per_mode(name: str, value: Any, order: int) -> tuple[Any, ...]:
-    """One value for all modes, or a sequence with one a mode."""
+    """One value for all modes, or a sequence with one per mode."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != order:
             raise ProjectionValueError(
-                f"Expected {name} to be one value or one a mode ({order}), got {len(value)}: "
+                f"Expected {name} to be one value or one per mode ({order}), got {len(value)}: "
                 f"{value!r}."
             )
         return tuple(value)
     return (value,) * order
 
 
-def check_input(x: Tensor, in_shape: Shape) -> None:
-    """x must be real, floating-point and end in in_shape."""
-    check_floating(x, "the input")
+def check_shape(shape: Shape, in_shape: Shape) -> None:
+    """An input's shape must end in in_shape."""
     order = len(in_shape)
-    if x.ndim >= order and x.shape[x.ndim - order :] == torch.Size(in_shape):
+    if len(shape) >= order and shape[len(shape) - order :] == in_shape:
         return
     expected = ", ".join(map(str, ("...", *in_shape)))
     raise ProjectionValueError(
-        f"Expected an input of shape ({expected}), got {tuple(x.shape)}"
-        f"{_hint(tuple(x.shape), in_shape)}"
+        f"Expected an input of shape ({expected}), got {shape}{_hint(shape, in_shape)}"
     )
 
 

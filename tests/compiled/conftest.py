@@ -3,13 +3,15 @@
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from os import environ
 
 import pytest
 import torch
 
-from tensorprojection import layout
-from tensorprojection.compiled import execute, layer, library, polar, program
+from tensorprojection import dispatch, layout
+from tensorprojection.compiled import library, program
+from tensorprojection.compiled.engine import KernelEngine
 from tensorprojection.compiled.library import Library
 
 
@@ -30,14 +32,10 @@ def compiler() -> None:
 
 
 @pytest.fixture
-def put_in_place(monkeypatch) -> Callable[[Library | None], None]:
-    """``put_in_place(library)``: what all modules find in place of the package's own library."""
-
-    def put(found: Library | None) -> None:
-        for module in (library, execute, polar, layer):
-            monkeypatch.setattr(module, "load", lambda: found)
-
-    return put
+def put_in_place() -> Iterator[Callable[[Library], None]]:
+    """``put_in_place(library)``: what serves in place of the package's own library."""
+    with ExitStack() as stack:
+        yield lambda found: stack.enter_context(dispatch.use(KernelEngine(found)))
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ The numbers are positive, so that no sum cancels: an error is then measured by w
 
 import torch
 
-from tensorprojection.compiled.execute import run_gradients, run_map
-from tensorprojection.layout import layout_of
+from .by_kernels import run_gradients, run_map, tiled
 
 TOLERANCE = 3e-6  # of the norm
 
@@ -71,7 +70,7 @@ def assert_close(got, right, tolerance=TOLERANCE):
 
 def assert_right(x, grad, Us, *, transposed=False):
     """The kernels' map of x, and the derivatives that follow from grad."""
-    layout = layout_of(x, Us)
+    layout = tiled(x, Us)
     assert layout.program is not None
     assert_close(
         run_map(x, Us, layout, transposed=transposed), project(x, Us, transposed=transposed)

@@ -6,9 +6,11 @@ In a process of its own: what is written out of bounds may bring it down.
 import sys
 from pathlib import Path
 
-from tensorprojection.compiled import execute, library
-from tensorprojection.layout import layout_of
+from tensorprojection import dispatch
+from tensorprojection.compiled import library
+from tensorprojection.compiled.engine import KernelEngine
 
+from .by_kernels import tiled
 from .multilinear import assert_right, problem
 
 MODES = [(4, 4), (16, 16), (16, 16), (4, 2)]
@@ -16,13 +18,12 @@ ROWS = 40
 
 
 def main(path):
-    found = library.open_library(Path(path))
-    library.load = execute.load = lambda: found
     x, grad, Us = problem(MODES, (ROWS,), transposed=True)
     # A last step of two modes reads two tensors and writes two; to its right are as many numbers as
     # the widest tile has lanes, and there are more tiles than pieces, so that another one follows.
-    assert layout_of(x, Us).plan.pair == ((3, 4), (1, 2))
-    assert_right(x, grad, Us, transposed=True)
+    assert tiled(x, Us).plan.pair == ((3, 4), (1, 2))
+    with dispatch.use(KernelEngine(library.open_library(Path(path)))):
+        assert_right(x, grad, Us, transposed=True)
 
 
 if __name__ == "__main__":

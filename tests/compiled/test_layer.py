@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import tensorprojection as tp
-from tensorprojection import node
-from tensorprojection.compiled.layer import run_forward, split
-from tensorprojection.layout import layout_of
+from tensorprojection.compiled import calls
+from tensorprojection.compiled.calls import unpack
+
+from .by_kernels import run_forward, tiled
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -34,7 +35,7 @@ def step(layer, x):
 
 
 def one_after_the_other(monkeypatch):
-    monkeypatch.setattr(node, "run_forward", lambda *_: None)
+    monkeypatch.setattr(calls, "run_forward", lambda *_: None)
 
 
 @pytest.mark.parametrize("eps_mode", ["absolute", "relative"])
@@ -78,10 +79,18 @@ def test_a_gradient_in_another_memory_format():
 def test_the_kept_Us_are_those_of_the_layer(sizes):
     layer, x = make(sizes, transposed=False)
     Ws = [None if W is None else W.detach() for W in layer.Ws]
-    _, kept = run_forward(x, Ws, tuple(layer.eps), False, False)
-    for U, right in zip(split(kept, Ws, layout_of(x, Ws)), layer.projections(), strict=True):
-        assert (U is None) == (right is None)
-        assert U is None or torch.equal(U, right)
+    _, packed = run_forward(x, Ws, tuple(layer.eps), False, False)
+    found = unpack(*packed, Ws, tiled(x, Ws))
+    for k, (W, right) in enumerate(zip(Ws, layer.projections(), strict=True)):
+        if W is None:
+            assert right is None
+            assert found[k] is None
+            continue
+        U, (G, V, s) = found[k], found[layer.order + 3 * k :][:3]
+        assert torch.equal(U, right)
+        M = W.double().mT @ W.double() + layer.eps[k] ** 2 * torch.eye(len(s))
+        torch.testing.assert_close((V * s.square()) @ V.mT, M)
+        torch.testing.assert_close(G @ M @ G, torch.eye(len(s), dtype=torch.float64))
 
 
 def test_a_W_that_asks_for_another_way_leaves_the_layer_right(reference):

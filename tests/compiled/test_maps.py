@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorprojection import functional
-from tensorprojection.compiled.execute import run_gradients, run_map
 from tensorprojection.compiled.program import MOST_AXES
-from tensorprojection.layout import layout_of
 
+from .by_kernels import run_gradients, run_map, tiled
 from .multilinear import (
     assert_close,
     assert_right,
@@ -94,7 +93,7 @@ def test_chunks_of_rows_give_the_whole(modes, rows, transposed, chunks_of):
     x, grad, Us = problem(modes, (10,), transposed=transposed)
     X = grad if transposed else x
     chunks_of(rows * X[0].numel())
-    plan = layout_of(x, Us).plan
+    plan = tiled(x, Us).plan
     assert min(map(len, (plan.shrink, plan.grow, plan.pair))) > 1  # else there are no chunks
     assert_right(x, grad, Us, transposed=transposed)
 
@@ -123,7 +122,7 @@ def test_tensors_with_gaps(gaps):
 def test_the_result_keeps_the_memory_format(transposed):
     x, grad, Us = problem([8, (6, 3), (6, 3)], (4,), transposed=transposed)
     x = x.to(memory_format=torch.channels_last)
-    layout = layout_of(x, Us)
+    layout = tiled(x, Us)
     z = run_map(x, Us, layout, transposed=transposed)
     grad_x, _ = run_gradients(x, grad, Us, layout, transposed=transposed, want_x=True)
     for result in (z, grad_x):
@@ -143,7 +142,7 @@ def test_the_input_is_left_as_it_is():
 def test_a_row_with_nan_spoils_no_other(modes, transposed):
     x, _, Us = problem(modes, (40,), transposed=transposed)
     x[13] = torch.nan
-    z = run_map(x, Us, layout_of(x, Us), transposed=transposed)
+    z = run_map(x, Us, tiled(x, Us), transposed=transposed)
     assert z[13].isnan().all()
     others = [i for i in range(40) if i != 13]
     assert_close(z[others], project(x[others], Us, transposed=transposed))
@@ -152,7 +151,7 @@ def test_a_row_with_nan_spoils_no_other(modes, transposed):
 # Sums of many numbers: no worse than those of torch's own product.
 def test_a_long_sum_is_as_exact_as_that_of_torch():
     x, grad, Us = problem([(3, 2)], (500_000,))
-    _, (dU,) = run_gradients(x, grad, Us, layout_of(x, Us), transposed=False, want_x=False)
+    _, (dU,) = run_gradients(x, grad, Us, tiled(x, Us), transposed=False, want_x=False)
     _, (right,) = derivatives(x, grad, Us)
     error, of_torch = ((t.double() - right).norm() / right.norm() for t in (dU, x.mT @ grad))
     assert error <= max(2 * of_torch, 3e-6)
@@ -164,13 +163,13 @@ def test_as_many_axes_as_the_kernels_take():
 
 def test_more_axes_are_left_to_torch():
     x, _, Us = problem([(2, 1)] * (MOST_AXES + 1), (3,))
-    assert layout_of(x, Us).program is None
+    assert tiled(x, Us).program is None
     assert_close(functional.project(x, Us), project(x, Us))
 
 
 def test_an_empty_batch_is_left_to_torch():
     x, _, Us = problem([(4, 2), (5, 3)], (0,))
-    assert layout_of(x, Us).program is None
+    assert tiled(x, Us).program is None
     z = functional.project(x.requires_grad_(), [U.requires_grad_() for U in Us])
     assert z.shape == (0, 2, 3)
     dL_dx, *dL_dUs = torch.autograd.grad(z.sum(), [x, *Us])
@@ -181,13 +180,13 @@ def test_an_empty_batch_is_left_to_torch():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_left_to_torch(dtype):
     x, _, Us = problem([(4, 2), (5, 3)], (3,))
-    assert layout_of(x.to(dtype), [U.to(dtype) for U in Us]).program is None
+    assert tiled(x.to(dtype), [U.to(dtype) for U in Us]).program is None
 
 
 def test_an_axis_of_size_1_is_no_reason_for_a_copy():
     x = torch.randn(3, 1, 6, 5).to(memory_format=torch.channels_last)
     Us = [None, torch.randn(6, 4), torch.randn(5, 2)]
-    layout = layout_of(x, Us)
+    layout = tiled(x, Us)
     assert layout.dense(x, large=True) is x
     wide = torch.randn(3, 2, 6, 5)[:, :1]
     assert layout.dense(wide, large=True) is not wide

@@ -7,8 +7,10 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from tensorprojection.compiled.polar import MOST_COLUMNS, is_small, small_polar, small_polar_grad
+from tensorprojection.compiled.engine import MOST_COLUMNS, _is_small
 from tensorprojection.functional import polar
+
+from .by_kernels import small_polar, small_polar_grad
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -227,8 +229,8 @@ def test_the_derivative_is_that_of_the_float64_path(shape, eps_mode):
 
 
 def test_what_is_small():
-    assert is_small(torch.empty(100, MOST_COLUMNS))
-    assert not is_small(torch.empty(100, MOST_COLUMNS + 1))
-    assert not is_small(torch.empty(2, 100, 3))
-    assert not is_small(torch.empty(100, 3, dtype=torch.float64))
-    assert not is_small(torch.empty(100, 3, device="meta"))
+    assert _is_small(torch.empty(100, MOST_COLUMNS))
+    assert not _is_small(torch.empty(100, MOST_COLUMNS + 1))
+    assert not _is_small(torch.empty(2, 100, 3))
+    assert not _is_small(torch.empty(100, 3, dtype=torch.float64))
+    assert not _is_small(torch.empty(100, 3, device="meta"))

@@ -4,10 +4,8 @@ import pytest
 import torch
 
 import tensorprojection as tp
-from tensorprojection.compiled.execute import run_gradients, run_map
-from tensorprojection.compiled.polar import small_polar, small_polar_grad
-from tensorprojection.layout import layout_of
 
+from .by_kernels import run_gradients, run_map, small_polar, small_polar_grad, tiled
 from .multilinear import problem
 
 COUNTS = [1, 2, 3, 3, 2]  # twice each: run after run
@@ -46,7 +44,7 @@ def assert_same_bits(with_threads):
 @shapes
 def test_maps(modes, transposed, assert_same_bits):
     x, _, Us = problem(modes, (60,), transposed=transposed)
-    layout = layout_of(x, Us)
+    layout = tiled(x, Us)
     assert not layout.program.few
     assert_same_bits(lambda: [run_map(x, Us, layout, transposed=transposed)])
 
@@ -55,7 +53,7 @@ def test_maps(modes, transposed, assert_same_bits):
 @shapes
 def test_gradients(modes, transposed, assert_same_bits):
     x, grad, Us = problem(modes, (60,), transposed=transposed)
-    layout = layout_of(x, Us)
+    layout = tiled(x, Us)
 
     def run():
         grad_x, grad_Us = run_gradients(x, grad, Us, layout, transposed=transposed, want_x=True)
@@ -69,7 +67,7 @@ def test_gradients_by_chunks(transposed, assert_same_bits, chunks_of):
     modes = [(64, 20), (12, 6), (12, 6)]
     x, grad, Us = problem(modes, (11,), transposed=transposed)
     chunks_of(4 * 64 * 12 * 12)
-    layout = layout_of(x, Us)
+    layout = tiled(x, Us)
 
     def run():
         grad_x, grad_Us = run_gradients(x, grad, Us, layout, transposed=transposed, want_x=True)

@@ -6,9 +6,9 @@ import torch
 import tensorprojection as tp
 from tensorprojection.compiled.build import build
 from tensorprojection.compiled.library import open_library
-from tensorprojection.compiled.polar import small_polar, small_polar_grad
 from tensorprojection.functional import polar
 
+from .by_kernels import small_polar, small_polar_grad
 from .libraries import WAYS, runs_here
 from .multilinear import TOLERANCE, assert_right, problem
 

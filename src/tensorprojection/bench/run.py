@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import tensorprojection as tp
-from tensorprojection.polar import polar_grad_values, polar_values
+from tensorprojection.dispatch import engine
 
 from .cases import CASES, FORMATS, Case
 from .limit import gemm, limit_seconds
@@ -92,8 +92,8 @@ def _U_step(layer: tp.TensorProjection | tp.TransposeTensorProjection) -> Any:
     grads = [torch.randn_like(W) for W, _ in cases]
 
     def call() -> None:
-        spectra = [polar_values(W, e, relative, W.dtype, "W")[1:] for W, e in cases]
-        for (W, e), grad, spectrum in zip(cases, grads, spectra, strict=True):
-            polar_grad_values(W, grad, *spectrum, e, relative)
+        found = [engine().polar(W, e, relative, W.dtype, "W") for W, e in cases]
+        for (W, e), grad, polar in zip(cases, grads, found, strict=True):
+            engine().polar_grad(W, grad, polar, e, relative)
 
     return call

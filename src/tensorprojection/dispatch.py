@@ -1,0 +1,38 @@
+"""Which engine serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from .compiled.engine import KernelEngine
+from .compiled.library import load
+from .engine import Engine
+from .torch_engine import TORCH
+
+
+@cache
+def _kernels() -> KernelEngine | None:
+    library = load()
+    return None if library is None else KernelEngine(library)
+
+
+_handed_in: list[Engine] = []
+
+
+def engine() -> Engine:
+    """The compiled kernels where there are any, which leave to torch what they do not serve."""
+    if _handed_in:
+        return _handed_in[-1]
+    return _kernels() or TORCH
+
+
+@contextmanager
+def use(given: Engine) -> Iterator[None]:
+    """The engine for all that is called inside, for tests and comparisons."""
+    _handed_in.append(given)
+    try:
+        yield
+    finally:
+        _handed_in.remove(given)

@@ -1,0 +1,139 @@
+"""Every private name of torch that the package uses, each behind one function here.
+
+Note [Private names]
+    A layer that keeps its numbers in C kernels has to know who else is looking: a transform, a
+    tracer, a mode. Torch has no public way to ask most of that. What is used is listed here, was
+    run on torch 2.8 and 2.13, and falls back to the careful answer (ordinary operations, which
+    everybody sees) where a version lacks a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_functorch = torch._C._functorch
+
+
+# Kinds of tensors
+
+
+def dispatch_keys(x: Tensor) -> int:
+    """What kind of tensor x is to torch: its device, and wrappers or pending operations."""
+    keys: int = torch._C._dispatch_keys(x).raw_repr()
+    return keys
+
+
+def is_legacy_batched(x: Tensor) -> bool:
+    """Whether x is batched by the vmap behind ``is_grads_batched`` and ``vectorize``."""
+    return bool(_functorch.is_legacy_batchedtensor(x))
+
+
+# Modes
+
+
+def in_dispatch_mode() -> bool:
+    """Whether a TorchDispatchMode is on: of torch's tracers, or of anybody's own."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+_TRACING_MODES = tuple(
+    getattr(torch._C._TorchDispatchModeKey, name)
+    for name in ("FAKE", "PROXY", "FUNCTIONAL")
+    if hasattr(torch._C._TorchDispatchModeKey, name)
+)
+
+
+def in_tracing_mode() -> bool:
+    """Whether one of the modes is on in which operations are recorded, or have no values."""
+    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING_MODES)
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Real arithmetic, inside of a tracer."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    context: AbstractContextManager[Any] = _disable_current_modes()
+    return context
+
+
+# Transforms
+
+
+def in_functorch() -> bool:
+    """Whether a transform of torch.func is under way."""
+    return _functorch.peek_interpreter_stack() is not None
+
+
+def in_forward_mode() -> bool:
+    """Whether a level of forward-mode differentiation is open."""
+    return forward_ad._current_level >= 0
+
+
+def jvp_levels(x: Tensor) -> int:
+    """How many nested transforms of torch.func carry a tangent of x."""
+    stack = _functorch.get_interpreter_stack() or []
+    kinds = {level.level(): level.key() for level in stack}
+    count = 0
+    while _functorch.is_functorch_wrapped_tensor(x):
+        count += kinds.get(_functorch.maybe_get_level(x)) == _functorch.TransformType.Jvp
+        x = _functorch.get_unwrapped(x)
+    return count
+
+
+# Compilers, exporters, tracers
+
+
+def is_exporting() -> bool:
+    """Whether torch.export is at work.
+
+    Inside Dynamo, torch 2.8 and 2.9 take torch.compiler.is_exporting() for True; the variable
+    behind it is right.
+    """
+    return torch.compiler._is_exporting_flag
+
+
+def mark_constant(function: Any) -> Any:
+    """What torch.compiler.assume_constant_result does, without its import of the whole compiler."""
+    function._dynamo_marked_constant = True
+    return function
+
+
+def real_tensor(W: Tensor) -> Tensor | None:
+    """The parameter for which an exporter's W stands; None if W is not simply that parameter.
+
+    An exporter puts tensors without values in the parameters' place, and remembers which came from
+    which.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if not isinstance(W, FakeTensor):
+        return None
+    converter = W.fake_mode.fake_tensor_converter.meta_converter
+    for real, number in converter.describer.lookup_tensor.items():
+        if number in converter.tensor_memo and converter.tensor_memo[number] is W:
+            found: Tensor = real
+            return found
+    return None
+
+
+def in_jit_trace() -> bool:
+    """Whether torch.jit.trace is at work."""
+    return torch._C._is_tracing()
+
+
+@contextmanager
+def without_jit_trace() -> Iterator[None]:
+    """What is computed inside becomes a constant of a torch.jit.trace."""
+    tracer: Any = torch._C
+    state = tracer._get_tracing_state()
+    tracer._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        tracer._set_tracing_state(state)
