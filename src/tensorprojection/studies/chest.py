@@ -25,7 +25,7 @@ from .errors import StudyError
 from .features import features_folder, open_features
 from .metrics import Classification
 from .models.backbones import BACKBONES, identity
-from .models.chest_head import HEADS, chest_head
+from .models.chest_head import HEADS, chest_head, start_from_mpca
 from .seeds import split_seed
 from .study import Prepared, Progress, Rows, Study, open_asked_for
 
@@ -120,7 +120,10 @@ def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     assert config.backbone is not None
     assert config.dropout is not None
     channels, side = BACKBONES[config.backbone].channels, config.size // 32
-    return chest_head(model, channels, side, CLASSES, dropout=config.dropout)
+    made = chest_head(model, channels, side, CLASSES, dropout=config.dropout)
+    if model == "tpl-mpca":
+        start_from_mpca(made, first)
+    return made
 
 
 CHEST = Study(
