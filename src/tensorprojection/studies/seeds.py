@@ -11,12 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What a number is for; part of the seed of each generator. Never renumber: results would change.
-_SPLIT, _START, _ORDER, _NAME = 1, 2, 3, 4
+_SPLIT, _START, _ORDER, _NAME, _SHARE = 1, 2, 3, 4, 5
 
 
 def split_seed(seed: int, trial: int) -> list[int]:
     """Of which images train and which validate."""
     return [seed, trial, _SPLIT]
+
+
+def share_seed(seed: int, trial: int) -> list[int]:
+    """Of which training images are kept, where only a share of them is."""
+    return [seed, trial, _SHARE]
 
 
 def start_seed(seed: int, trial: int) -> int:
