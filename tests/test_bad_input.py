@@ -114,7 +114,7 @@ def test_eps_that_breaks_the_rule(eps, eps_mode):
             r"eps to be one value or one per mode \(2\).*3",
         ),
         ({"eps_mode": "scaled"}, ProjectionValueError, "'absolute' or 'relative', got 'scaled'"),
-        ({"init": "zeros"}, ProjectionValueError, "'block', 'dct', got 'zeros'"),
+        ({"init": "zeros"}, ProjectionValueError, "'block', 'blur', 'dct', got 'zeros'"),
         ({"init": ["normal"]}, ProjectionValueError, r"init to be one value or one per mode \(2\)"),
         ({"dtype": torch.int32}, ProjectionTypeError, "floating-point dtype, got torch.int32"),
         ({"dtype": torch.complex64}, ProjectionTypeError, "got torch.complex64"),

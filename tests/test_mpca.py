@@ -335,7 +335,7 @@ def test_clone_and_pickle():
     [
         ({"n_components": (6, 2)}, ProjectionValueError, r"1 to 5 dim.*mode 1.*got 6 in \(6, 2\)"),
         ({"n_components": (2, 0)}, ProjectionValueError, "1 to 4 dimensions of mode 2.*got 0"),
-        ({"n_components": (2, 2, 2)}, ProjectionValueError, r"one a mode \(2\), got 3"),
+        ({"n_components": (2, 2, 2)}, ProjectionValueError, r"one per mode \(2\), got 3"),
         ({"n_components": 1.5}, ProjectionValueError, "a share of the whole, got 1.5"),
         ({"n_components": 0.0}, ProjectionValueError, "a share of the whole, got 0.0"),
         ({"n_components": "many"}, ProjectionTypeError, "a shape such as.*got 'many'"),

@@ -14,12 +14,13 @@ from tensorprojection import (
     TensorProjection,
     TransposeTensorProjection,
 )
-from tensorprojection.init import INITS
+from tensorprojection.init import INITS, _windows
 
+POOLINGS = ["block", "blur", "dct"]
 sizes = st.integers(1, 40).flatmap(lambda p: st.tuples(st.just(p), st.integers(1, p)))
 
 
-@pytest.mark.parametrize("init", ["block", "dct"])
+@pytest.mark.parametrize("init", POOLINGS)
 @settings(deadline=None)
 @given(size=sizes)
 def test_columns_are_orthonormal_for_any_size(init, size):
@@ -63,7 +64,102 @@ def test_dct_start_is_the_cosine_transform_written_out():
     assert_close((V[:, :5].T @ W).abs(), torch.eye(5).double(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("init", ["block", "dct"])
+# The blur start
+
+
+def by_pascals_triangle(p, q):
+    """Blur pooling of every s-th position for an integer s, one impulse at a time."""
+    s = p // q
+    window = torch.ones(1, dtype=torch.float64)
+    for _ in range(s * s - 1):
+        window = (
+            torch.cat([window, window.new_zeros(1)]) + torch.cat([window.new_zeros(1), window])
+        ) / 2
+    before = (s * s - s) // 2  # of the window beyond a block of s
+    impulses = torch.eye(p, dtype=torch.float64)
+    turns = (
+        2 * (before // p + 1) + 1
+    )  # the axis and its mirror images, as often as a window reaches
+    tiles = [impulses if k % 2 == turns // 2 % 2 else impulses.flip(1) for k in range(turns)]
+    first = turns // 2 * p - before
+    tiled = torch.cat(tiles, 1)[:, None, first : (turns // 2 + 1) * p + before + s * s]
+    return torch.nn.functional.conv1d(tiled, window[None, None], stride=s)[:, 0, :q]
+
+
+@pytest.mark.parametrize(("p", "q"), [(12, 6), (2, 1), (4, 2), (40, 20), (12, 4), (20, 5), (15, 3)])
+def test_blur_start_is_the_frame_closest_to_blur_pooling(p, q):
+    windows = by_pascals_triangle(p, q)
+    W = INITS["blur"](torch.empty(p, q, dtype=torch.float64))
+    # The polar factor, by its definition: what is left of the windows is symmetric and positive.
+    left = W.T @ windows
+    assert_close(left, left.T, rtol=0, atol=1e-12)
+    assert torch.linalg.eigvalsh(left).min() > 0.1
+    assert_close(W @ left, windows, rtol=0, atol=1e-12)
+
+
+def test_blur_start_where_the_size_is_halved():
+    windows = by_pascals_triangle(12, 6)
+    assert (8 * windows[:, 0]).tolist() == [4, 3, 1] + 9 * [0]  # clamped
+    assert (8 * windows[:, 2]).tolist() == [0, 0, 0, 1, 3, 3, 1, 0, 0, 0, 0, 0]
+    inner = INITS["blur"](torch.empty(12, 6))[2:8, 2]
+    assert_close(inner, torch.tensor([-0.11, 0.12, 0.69, 0.69, 0.12, -0.11]), rtol=0, atol=5e-3)
+
+
+@settings(deadline=None)
+@given(size=sizes)
+def test_blur_start_is_symmetric_and_the_same_every_time(size):
+    W = INITS["blur"](torch.empty(size, dtype=torch.float64))
+    assert_close(W, W.flip(0, 1), rtol=0, atol=1e-12)
+    torch.rand(1)
+    assert torch.equal(INITS["blur"](torch.empty(size, dtype=torch.float64)), W)
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 120).flatmap(lambda p: st.tuples(st.just(p), st.integers(1, p))))
+def test_blur_windows_are_independent_positive_averages(size):
+    windows = _windows(*size)
+    assert (windows >= 0).all()
+    assert_close(windows.sum(0), torch.ones(size[1]).double())
+    values = torch.linalg.svdvals(windows)
+    assert values.min() > 0.1 * values.max()
+
+
+@pytest.mark.parametrize(("p", "q"), [(1024, 64), (1024, 1), (1024, 1023), (1000, 999), (700, 300)])
+def test_blur_windows_of_long_axes(p, q):
+    values = torch.linalg.svdvals(_windows(p, q))
+    assert values.min() > 0.02 * values.max()
+
+
+def test_blur_start_of_a_size_that_stays_is_the_identity():
+    assert_close(INITS["blur"](torch.empty(9, 9)), torch.eye(9), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.5, 2, 2.5, 3, 4, 8])
+def test_blur_start_is_local(factor):
+    q = 24
+    W = INITS["blur"](torch.empty(int(factor * q), q, dtype=torch.float64))
+    places = torch.arange(len(W))[:, None]
+    away = ((places + 0.5) / factor - 0.5 - torch.arange(q)).abs()  # in units of the factor
+    near = (W.square() * (away < 1)).sum(0)
+    assert near.min() > 0.93  # a column's energy within its own block and half of each neighbour
+    for distance in range(1, 12):  # entries shrink at least by a half from block to block
+        assert W[away >= distance].abs().max() < 0.8 * 0.5**distance
+    dct = INITS["dct"](torch.empty_like(W))
+    assert dct[away >= 11].abs().max() > 0.5 * dct.abs().max()
+
+
+def test_blur_start_keeps_slow_waves_better_than_blocks_and_drops_fast_ones():
+    places = (torch.arange(48) + 0.5) * torch.pi / 48
+    slow, fast = (torch.cos(places * k)[None] for k in (12, 40))
+
+    def energy(init, x):
+        return TensorProjection((48,), (24,), init=init).captured_energy(x).item()
+
+    assert energy("blur", slow) > energy("block", slow)
+    assert energy("blur", fast) < energy("block", fast)
+
+
+@pytest.mark.parametrize("init", POOLINGS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_types(init, dtype):
     layer = TensorProjection((10,), (4,), init=init, dtype=dtype)
@@ -72,7 +168,7 @@ def test_types(init, dtype):
     assert_close(W.T @ W, torch.eye(4).double(), rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("init", ["block", "dct"])
+@pytest.mark.parametrize("init", POOLINGS)
 def test_transposed_meta_and_lazy_layers(init):
     up = TransposeTensorProjection((4,), (9,), init=init)
     lazy = LazyTensorProjection((4,), init=init)
@@ -88,7 +184,7 @@ def test_starts_by_mode():
     assert torch.equal(layer.W3, INITS["block"](torch.empty(6, 3)))
 
 
-@pytest.mark.parametrize("init", ["block", "dct"])
+@pytest.mark.parametrize("init", POOLINGS)
 def test_gradients_are_finite_at_an_orthonormal_start(init):
     layer = TensorProjection((8, 6), (4, 3), init=init)
     (layer(torch.randn(5, 8, 6)).sin().sum()).backward()
@@ -156,6 +252,7 @@ def turned(init, scale):
 TURNED = {
     "orthogonal": (1.48, 1.32, 0.75, 0.26),
     "block": (1.47, 1.32, 0.69, 0.27),
+    "blur": (1.50, 1.40, 0.70, 0.25),
     "dct": (1.49, 1.33, 0.77, 0.26),
     "normal": (1.50, 1.48, 1.38, 1.14),
 }

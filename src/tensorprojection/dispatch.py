@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 
 from .compiled.engine import KernelEngine
-from .compiled.library import load
+from .compiled.library import Library, load
 from .engine import Engine
 from .torch_engine import TORCH
 
 
-@cache
-def _kernels() -> KernelEngine | None:
-    library = load()
-    return None if library is None else KernelEngine(library)
+@lru_cache(maxsize=8)
+def _by_kernels(library: Library) -> KernelEngine:
+    return KernelEngine(library)
 
 
 _handed_in: list[Engine] = []
@@ -25,7 +24,8 @@ def engine() -> Engine:
     """The compiled kernels where there are any, which leave to torch what they do not serve."""
     if _handed_in:
         return _handed_in[-1]
-    return _kernels() or TORCH
+    library = load()
+    return TORCH if library is None else _by_kernels(library)
 
 
 @contextmanager

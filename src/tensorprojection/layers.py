@@ -311,8 +311,9 @@ class TensorProjection(_Projection):
             against a strong weight decay, and an absolute ε in the end eats U's singular values; a
             relative one shrinks along.
         init: the start of W, one name or one per mode: ``"normal"`` (standard deviation 0.05, the
-            paper's); ``"orthogonal"``; ``"block"``, average pooling up to a factor; or ``"dct"``,
-            the lowest cosine frequencies, so spectral pooling.
+            paper's); ``"orthogonal"``; ``"block"``, average pooling up to a factor; ``"blur"``, the
+            closest to anti-aliased pooling, local and smooth; or ``"dct"``, the lowest cosine
+            frequencies, so spectral pooling.
         init_scale: multiplies the start, one number or one per mode. U does not depend on it, but
             how fast U turns does: from ``"orthogonal"``, 100 steps of Adam at 1e-3 turned it by
             1.32, 0.75 and 0.26 radians for 0.3, 1 and 3. See the Note in ``init.py``.

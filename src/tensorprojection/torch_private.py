@@ -124,7 +124,7 @@ def real_tensor(W: Tensor) -> Tensor | None:
 
 def in_jit_trace() -> bool:
     """Whether torch.jit.trace is at work."""
-    return torch._C._is_tracing()
+    return not torch.compiler.is_compiling() and torch._C._is_tracing()
 
 
 @contextmanager

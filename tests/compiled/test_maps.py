@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorprojection import functional
+from tensorprojection.compiled.engine import KernelEngine
 from tensorprojection.compiled.program import MOST_AXES
 
 from .by_kernels import run_gradients, run_map, tiled
@@ -180,7 +181,9 @@ def test_an_empty_batch_is_left_to_torch():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_left_to_torch(dtype):
     x, _, Us = problem([(4, 2), (5, 3)], (3,))
-    assert tiled(x.to(dtype), [U.to(dtype) for U in Us]).program is None
+    assert KernelEngine.serves(x, *Us)
+    assert not KernelEngine.serves(x.to(dtype), *Us)
+    assert not KernelEngine.serves(x, *(U.to(dtype) for U in Us))
 
 
 def test_an_axis_of_size_1_is_no_reason_for_a_copy():

@@ -2,10 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from tensorprojection.studies.models.chest_head import HEADS, chest_head
+from tensorprojection.studies.models.chest_head import HEADS, chest_head, start_from_mpca
 
 # Section 3.2.2 of the paper, with its last layer put right: 256 · 4 + 4 for four classes.
 PAPER = {"base": [65_600, 409_856, 1028], "tpl": [65_536, 409_856, 1028]}
+PAPERS_HEADS = pytest.mark.parametrize("kind", PAPER)
 EVERY_HEAD = pytest.mark.parametrize("kind", HEADS)
 
 
@@ -13,7 +14,7 @@ def parameters(layer):
     return sum(p.numel() for p in layer.parameters())
 
 
-@EVERY_HEAD
+@PAPERS_HEADS
 def test_parameters_are_those_of_the_papers_table(kind):
     assert [parameters(layer) for layer in chest_head(kind) if parameters(layer)] == PAPER[kind]
 
@@ -42,7 +43,7 @@ def test_layers_have_readable_names():
 def test_other_backbones_sizes_and_classes(kind):
     head = chest_head(kind, channels=1280, side=3, classes=2, reduced=16)
     assert head(torch.rand(2, 1280, 3, 3)).shape == (2, 2)
-    reduction = {"base": 1280 * 16 + 16, "tpl": 1280 * 16}[kind]
+    reduction = 1280 * 16 + (16 if kind == "base" else 0)
     assert parameters(head) == reduction + 144 * 256 + 256 + 257 * 2
 
 
@@ -66,13 +67,28 @@ def test_dropout_while_training_only_and_not_at_all_on_demand(kind):
     assert torch.equal(without(x), head(x))
 
 
-def test_one_seed_gives_both_forms_the_same_dense_layers():
-    heads = []
+def test_one_seed_gives_all_forms_the_same_dense_layers_and_dropout():
+    states, dropped = [], []
     for kind in HEADS:
         torch.manual_seed(5)
-        heads.append(chest_head(kind))
-    for name in ("dense1", "dense2"):
-        assert torch.equal(*(getattr(head, name).weight for head in heads))
+        head = chest_head(kind)
+        states.append(head.state_dict())
+        dropped.append(head.dropout(torch.ones(3, 256)))
+    for state, drop in zip(states, dropped, strict=True):
+        assert torch.equal(drop, dropped[0])
+        for name in ("dense1.weight", "dense2.weight"):
+            assert torch.equal(state[name], states[0][name])
+
+
+def test_the_mpca_start_is_that_of_the_features():
+    features = torch.randn(60, 12, 3, 3) * torch.linspace(3, 0.1, 12)[:, None, None] + 5
+    head = chest_head("tpl-mpca", channels=12, side=3, reduced=4)
+    start_from_mpca(head, features)
+    vectors = features.sub(features.mean(0)).movedim(1, -1).reshape(-1, 12).double()
+    # One mode alone: the leading left singular vectors of its unfolding.
+    leading = torch.linalg.svd(vectors, full_matrices=False).Vh[:4].T
+    W = head.projection.W1.detach().double()
+    torch.testing.assert_close(W @ W.T, leading @ leading.T, rtol=0, atol=1e-5)
 
 
 @EVERY_HEAD
@@ -90,7 +106,7 @@ def test_starts_as_in_keras(kind):
 @pytest.mark.parametrize(
     ("wrong", "rule"),
     [
-        ({"kind": "tpl2"}, "a head of 'base', 'tpl', got 'tpl2'"),
+        ({"kind": "tpl2"}, "a head of 'base', 'tpl', .*, got 'tpl2'"),
         ({"kind": "tpl", "reduced": 2000}, "reduced to 1 … 1024, got 2000"),
         ({"kind": "base", "reduced": 0}, "reduced to 1 … 1024, got 0"),
         ({"kind": "base", "dropout": 1.0}, r"in \[0, 1\), got 1.0"),

@@ -63,6 +63,7 @@ PAPER = {
 COMMON = {
     "data": "phantoms",
     "split": "image",
+    "train_share": 1.0,
     "skip_unreadable": False,
     "seed": 0,
     "threads": 1,
@@ -166,7 +167,7 @@ MISTAKES = [
     ("kvasir", {"backbone": "densenet121"}, "Backbone is not a setting of the kvasir study."),
     ("oct", {"models": ["base", "tpl1", "base"]}, "Models are named twice: base."),
     ("oct", {"models": ["base", "tpl3", "x"]}, "Expected models of base, .* got tpl3, x."),
-    ("chest", {"models": ["tpl2"]}, "Expected models of base, tpl, got tpl2."),
+    ("chest", {"models": ["tpl2"]}, "Expected models of base, tpl, tpl-mpca, tcl, got tpl2."),
     ("oct", {"device": "abacus"}, "The device 'abacus' cannot be used: .*"),
     ("oct", {"device": ""}, "The device '' cannot be used: .*"),
     ("oct", {"device": "cuda:99"}, "The device 'cuda:99' cannot be used: .*"),

@@ -1,4 +1,5 @@
 import pytest
+import scipy.fft
 import torch
 from torch import nn
 
@@ -74,15 +75,44 @@ def test_starts_as_in_keras(head):
                 assert W is None or 0.03 < W.std() < 0.07
 
 
-def test_one_seed_gives_all_forms_the_same_convolutions():
-    networks = []
+def test_one_seed_gives_all_heads_the_same_start():
+    states = {}
     for head in HEADS:
         torch.manual_seed(5)
-        networks.append(oct_cnn(head))
-    for network in networks[1:]:
-        for k in range(1, 5):
-            first, other = (getattr(n, f"conv{k}").weight for n in (networks[0], network))
-            assert torch.equal(first, other)
+        states[head] = oct_cnn(head).state_dict()
+    for head, state in states.items():
+        layers = ["conv1", "conv2", "conv3", "conv4", "dense2"]
+        layers += [] if head.startswith("tpl2") else ["dense1"]
+        for name in (f"{layer}.weight" for layer in layers):
+            assert torch.equal(state[name], states["base"][name]), (head, name)
+    for k in (2, 3):
+        assert torch.equal(*(states[head][f"projection4.W{k}"] for head in ("tpl1", "tpl2")))
+    assert torch.equal(*(states[head]["projection4.W1"] for head in ("tpl2", "tpl2-dct")))
+    assert torch.equal(*(states[head]["dense1.weight"] for head in ("tpl2", "tpl2-dct")))
+
+
+def test_rivals_reduce_as_their_names_say():
+    f, x = nn.functional, torch.rand(2, 32, 12, 12)
+    torch.testing.assert_close(oct_cnn("avg").pool4(x), f.avg_pool2d(x, 2))
+    strided = oct_cnn("strided").strided4
+    assert strided.weight.shape == (32, 32, 3, 3)
+    assert strided(x).shape == (2, 32, 6, 6)
+    # Spectral pooling, by scipy's own cosine transform.
+    spectrum = scipy.fft.dctn(x.double().numpy(), axes=(2, 3), norm="ortho")[:, :, :6, :6]
+    fixed = oct_cnn("dct-fixed").projection4
+    torch.testing.assert_close(
+        fixed(x).double(), torch.from_numpy(spectrum.copy()), rtol=0, atol=1e-4
+    )
+    assert parameters(fixed) == 0
+
+
+def test_starts_of_the_projection():
+    three, one = oct_cnn("tpl1-block3").projection4, oct_cnn("tpl1-block").projection4
+    for W, V in ((three.W2, one.W2), (three.W3, one.W3)):
+        torch.testing.assert_close(W, 3 * V)
+    assert oct_cnn("tpl1-blur").projection4.init[1:] == ("blur", "blur")
+    second = oct_cnn("tpl2-dct").projection4
+    assert (second.out_shape, second.init) == ((20, 6, 6), ("normal", "dct", "dct"))
 
 
 @EVERY_HEAD

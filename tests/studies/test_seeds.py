@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprojection.studies.seeds import batch_order, split_seed, start_seed
+from tensorprojection.studies.seeds import batch_order, parameter_seed, split_seed, start_seed
 
 small = st.integers(0, 1000)
 
@@ -44,6 +44,13 @@ def test_uses_are_independent():
             as_split = tuple(np.random.default_rng(split_seed(seed, trial)).permutation(40))
             assert split != start
             assert as_split not in orders
+
+
+def test_every_network_and_parameter_has_its_own_seed():
+    names = ["conv1.weight", "conv2.weight", "1conv.weight", "dense1.weight", "projection4.W1"]
+    seeds = {parameter_seed(start, name) for start in (0, 1, 2**62 - 1) for name in names}
+    assert len(seeds) == 3 * len(names)
+    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_splits_differ_by_seed_and_trial():

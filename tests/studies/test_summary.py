@@ -132,7 +132,43 @@ def test_totals():
     assert {form: t.total for form, t in by_form("chest").items()} == {
         "base": 476_484,
         "tpl": 476_420,
+        "tpl-mpca": 476_420,
+        "tcl": 476_420,
     }
+
+
+def test_totals_of_the_rivals():
+    totals = {form: t.total for form, t in by_form("oct").items()}
+    assert totals["avg"] == totals["dct-fixed"] == totals["mpca"] == totals["base"]
+    assert totals["strided"] == totals["base"] + 9 * 32 * 32 + 32
+    assert totals["tpl2-dct"] == totals["tpl2"]
+    for form in ("tpl1-blur", "tpl1-block3", "tpl1-dct", "tcl"):
+        assert totals[form] == totals["tpl1"]
+    kvasir = {form: t.total for form, t in by_form("kvasir").items()}
+    assert kvasir["tpl-dct"] == kvasir["tpl-blur"] == kvasir["tpl"]
+
+
+@pytest.mark.parametrize(
+    ("study", "papers"),
+    [
+        ("oct", {"base", "tpl1", "tpl2"}),
+        ("chest", {"base", "tpl"}),
+        ("kvasir", {"base", "tpl", "tpl-aggressive"}),
+    ],
+)
+def test_a_note_says_what_is_not_the_papers(study, papers):
+    for form, table in by_form(study).items():
+        marked = [row for row in table.rows if "Not one of the paper's networks" in row.note]
+        assert len(marked) == (0 if form in papers else 1)
+
+
+def test_a_fixed_projection_has_no_parameters():
+    rows = {row.name: row for row in by_form("oct")["dct-fixed"].rows}
+    fixed = rows["projection4"]
+    assert (fixed.layer, fixed.output, fixed.parameters) == ("FrozenProjection", (6, 6, 32), 0)
+    assert {row.name: row for row in by_form("oct")["avg"].rows}[
+        "pool4"
+    ].layer == "AveragePooling2D"
 
 
 def test_the_random_state_is_left_alone():
@@ -154,9 +190,10 @@ def test_printed_tables_fit_80_columns_and_lose_nothing():
 
 
 def test_printed_tables_mark_each_footnote_once_below():
-    shown = printed(tables("chest"), width=200)
-    assert shown.count("Dropout [1]") == 2
-    assert shown.count("Dense (softmax) [2]") == 2
+    made = tables("chest")
+    shown = printed(made, width=200)
+    assert shown.count("Dropout [1]") == len(made)
+    assert shown.count("Dense (softmax) [2]") == len(made)
     assert shown.count("\n[1] Not in the paper") == 1
     assert "(n, 5, 5, 1024)" in shown
     assert "476,420" in shown

@@ -184,16 +184,17 @@ def test_a_network_may_start_from_training_images_of_all_classes(tmp_path, monke
 
 
 class Starts:
-    """A study whose networks' first weights are kept."""
+    """A study whose networks' first weights are kept, and the random state that follows them."""
 
     def __init__(self, study):
-        self.kept = []
+        self.kept, self.after = [], []
         self.study = replace(study, network=self.network)
         self.make = study.network
 
     def network(self, *arguments):
         made = self.make(*arguments)
         self.kept.append({name: value.clone() for name, value in made.state_dict().items()})
+        self.after.append(torch.get_rng_state())
         return made
 
 
@@ -208,16 +209,61 @@ def starts(name, trial, tmp_path, **flags):
     return made
 
 
-@pytest.mark.parametrize(("name", "shared"), [("oct", "conv"), ("kvasir", "encoder")])
-def test_models_of_a_trial_start_with_the_same_convolutions(name, shared, tmp_path):
+SHARED = {
+    "oct": {"conv1", "conv2", "conv3", "conv4", "dense1", "dense2"},
+    "chest": {"dense1", "dense2"},
+    "kvasir": {"encoder1", "encoder4", "bottleneck", "decoder4", "up3", "decoder1", "output"},
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_models_of_a_trial_share_the_start_of_all_that_they_have_in_common(name, tmp_path):
     made = starts(name, 0, tmp_path)
     other = starts(name, 1, tmp_path)["base"]
-    names = [n for n in made["base"] if n.startswith(shared) and n.endswith("weight")]
-    assert len(names) >= 4
-    for key in names:
-        assert all(torch.equal(start[key], made["base"][key]) for start in made.values())
+    base = made["base"]
+    for model, start in made.items():
+        common = {key for key in start if key in base and start[key].shape == base[key].shape}
+        narrower = {"dense1"} if model.startswith("tpl2") else set()
+        assert SHARED[name] - narrower <= {key.split(".")[0] for key in common}
+        assert all(torch.equal(start[key], base[key]) for key in common), model
+    for key in (key for key in base if base[key].ndim > 1):
         assert other[key].std() > 0
-        assert not torch.equal(other[key], made["base"][key])
+        assert not torch.equal(other[key], base[key])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_models_of_a_trial_share_what_is_drawn_after_the_start(name, tmp_path):
+    """So dropout leaves out the same for all of them."""
+    study, config, data = opened(name, epochs=1)
+    spy = Starts(study)
+    for model in study.models:
+        trained(tmp_path, Unit(0, model), spy.study, config, data)
+    assert len(spy.after) == len(study.models)
+    assert all(torch.equal(state, spy.after[0]) for state in spy.after)
+
+
+def test_the_mpca_start_is_that_of_the_trials_training_features_and_learns(tmp_path):
+    study, config, data = opened("chest")
+    spy, recorder = Starts(study), Recorder(data)
+    events = trained(tmp_path, Unit(1, "tpl-mpca"), spy.study, config, recorder)
+    first = recorder.seen[0]
+    assert set(first) <= set(data.sides(1)[0].tolist())
+    features = data.batch(np.array(first))[0].double()
+    vectors = (features - features.mean(0)).movedim(1, -1).flatten(0, -2)
+    W = spy.kept[0]["projection.W1"].double()
+    leading = torch.linalg.svd(vectors, full_matrices=False).S[: W.shape[1]]
+    kept = (vectors @ W).square().sum() / leading.square().sum()
+    assert kept.item() == pytest.approx(1, abs=1e-5)
+    assert not torch.equal(events.states[-1].network["projection.W1"], W.float())
+
+
+def test_the_fixed_projection_does_not_learn(tmp_path):
+    study, config, data = opened("oct")
+    spy = Starts(study)
+    events = trained(tmp_path, Unit(0, "dct-fixed"), spy.study, config, data)
+    first, last = spy.kept[0], events.states[-1].network
+    assert torch.equal(first["projection4.U2"], last["projection4.U2"])
+    assert not torch.equal(first["conv4.weight"], last["conv4.weight"])
 
 
 def test_chest_models_start_alike_from_one_seed_and_differently_from_another(tmp_path):

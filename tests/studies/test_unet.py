@@ -3,12 +3,13 @@ import torch
 from torch import nn
 
 from tensorprojection import TensorProjection, TransposeTensorProjection
+from tensorprojection.init import INITS
 from tensorprojection.studies.data.phantoms import polyp
 from tensorprojection.studies.losses import dice_loss
 from tensorprojection.studies.models.unet import FORMS, unet
 
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
-PROJECTING = pytest.mark.parametrize("form", ["tpl", "tpl-aggressive"])
+PROJECTING = pytest.mark.parametrize("form", ["tpl", "tpl-aggressive", "tpl-dct", "tpl-blur"])
 
 
 def count(module):
@@ -27,6 +28,7 @@ def by_hand(form, c, size):
         total += conv(2 * width, width) + conv(width, width) + 2 * 2 * width
     total += conv(8 * c, 4 * c, 2) + conv(4 * c, 2 * c, 2) + conv(2 * c, c, 2) + conv(c, 1, 1)
     large = size // 8
+    form = "tpl" if form in ("tpl-dct", "tpl-blur") else form
     way = {
         "base": conv(8 * c, 8 * c, 2),  # up4
         "tpl": 2 * 2 * large * (large // 2),  # two modes, down4 and up4
@@ -136,6 +138,15 @@ def test_channels_last_gives_the_same_and_stays_so(form):
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("init", ["dct", "blur"])
+def test_both_ways_of_another_start(init):
+    network = unet(f"tpl-{init}", 4, 64)
+    for layer in (network.down4, network.up4):
+        expected = INITS[init](torch.empty(8, 4))
+        assert torch.equal(layer.W2, expected)
+        assert torch.equal(layer.W3, expected)
+
+
 def test_one_seed_gives_all_forms_the_same_convolutions():
     states = []
     for form in FORMS:
@@ -190,7 +201,7 @@ def test_learns_four_phantoms(form):
 @pytest.mark.parametrize(
     ("wrong", "rule"),
     [
-        ({"form": "tpl1"}, "a form of 'base', 'tpl', 'tpl-aggressive', got 'tpl1'"),
+        ({"form": "tpl1"}, "a form of 'base', 'tpl', 'tpl-aggressive', .*, got 'tpl1'"),
         ({"form": "base", "size": 100}, "divisible by 16 for 'base', got 100"),
         ({"form": "tpl", "size": 0}, "divisible by 16 for 'tpl', got 0"),
         ({"form": "tpl-aggressive", "size": 144}, "divisible by 32 for 'tpl-aggressive', got 144"),

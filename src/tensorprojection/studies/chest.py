@@ -18,15 +18,14 @@ from .config import RunConfig
 from .data.augment import CHEST as CHANGES
 from .data.copies import CHEST_COPIES, Copies, make_copies, open_copies, rows_for
 from .data.images import ImageSet
-from .data.splits import split
 from .data.stack import Stack
 from .data.stored import open_stored
 from .errors import StudyError
 from .features import features_folder, open_features
 from .metrics import Classification
 from .models.backbones import BACKBONES, identity
-from .models.chest_head import HEADS, chest_head
-from .seeds import split_seed
+from .models.chest_head import HEADS, chest_head, start_from_mpca
+from .sides import sides_of
 from .study import Prepared, Progress, Rows, Study, open_asked_for
 
 CLASSES = 4
@@ -68,8 +67,7 @@ class ChestData:
 
     def sides(self, trial: int) -> tuple[Rows, Rows]:
         """Originals and their copies train; only originals validate."""
-        seed = split_seed(self.config.seed, trial)
-        training, validation = split(self.images, self.config.split, seed)
+        training, validation = sides_of(self.config, self.images, trial)
         copies = len(self.images) + rows_for(self.copies, training)
         return np.concatenate([training, copies]), validation
 
@@ -120,7 +118,10 @@ def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     assert config.backbone is not None
     assert config.dropout is not None
     channels, side = BACKBONES[config.backbone].channels, config.size // 32
-    return chest_head(model, channels, side, CLASSES, dropout=config.dropout)
+    made = chest_head(model, channels, side, CLASSES, dropout=config.dropout)
+    if model == "tpl-mpca":
+        start_from_mpca(made, first)
+    return made
 
 
 CHEST = Study(

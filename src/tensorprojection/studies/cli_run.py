@@ -64,6 +64,13 @@ def run(
             help="Images at random (default), whole patients, or as the data set is divided.",
         ),
     ] = None,
+    train_share: Annotated[
+        float | None,
+        Parameter(
+            group=WHAT,
+            help="Share of the training side that is used, 1 by default; validation is whole.",
+        ),
+    ] = None,
     seed: Annotated[int | None, Parameter(group=WHAT, help="Of everything random.")] = None,
     config: Annotated[
         Path | None, Parameter(group=WHAT, help="A TOML file of settings; flags override it.")
@@ -145,6 +152,7 @@ def run(
         "images": images,
         "size": size,
         "split": split,
+        "train_share": train_share,
         "seed": seed,
         "backbone": backbone,
         "weights": None if weights is None else str(weights.resolve()),

@@ -30,6 +30,7 @@ class RunConfig(BaseModel):
     size: int = Field(ge=16)
     skip_unreadable: bool = False
     split: Split = "image"
+    train_share: float = Field(1.0, gt=0, le=1)
     models: tuple[str, ...] = Field(min_length=1)
     trials: int = Field(ge=1)
     epochs: int = Field(ge=1)

@@ -12,14 +12,13 @@ from .config import RunConfig
 from .data.augment import KVASIR as CHANGES
 from .data.copies import KVASIR_COPIES, Copies, make_copies, open_copies, rows_for
 from .data.images import ImageSet
-from .data.splits import split
 from .data.stack import Stack
 from .data.stored import open_stored
 from .errors import StudyError
 from .losses import dice_loss
 from .metrics import Segmentation
 from .models.unet import FORMS, unet
-from .seeds import split_seed
+from .sides import sides_of
 from .study import Prepared, Progress, Rows, Study, open_asked_for
 
 SPLIT = (700, 300)
@@ -64,8 +63,7 @@ class KvasirData:
 
     def sides(self, trial: int) -> tuple[Rows, Rows]:
         """Only copies train, only originals validate."""
-        seed = split_seed(self.config.seed, trial)
-        training, validation = split(self.originals, self.config.split, seed, counts=SPLIT)
+        training, validation = sides_of(self.config, self.originals, trial, counts=SPLIT)
         return len(self.originals) + rows_for(self.copies, training), validation
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:

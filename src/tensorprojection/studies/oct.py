@@ -12,12 +12,11 @@ from tensorprojection import HOPE
 
 from .config import RunConfig
 from .data.images import ImageSet
-from .data.splits import split
 from .data.stored import open_stored
 from .errors import StudyError
 from .metrics import Classification
 from .models.oct_cnn import HEADS, freeze_mpca, oct_cnn
-from .seeds import split_seed
+from .sides import sides_of
 from .study import Prepared, Progress, Rows, Study, open_asked_for
 
 CLASSES = 4
@@ -48,7 +47,7 @@ class OctData:
     images: ImageSet
 
     def sides(self, trial: int) -> tuple[Rows, Rows]:
-        return split(self.images, self.config.split, split_seed(self.config.seed, trial))
+        return sides_of(self.config, self.images, trial)
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         assert self.images.labels is not None

@@ -65,7 +65,7 @@ def tables(
     """A table for every form of the study's network.
 
     >>> [(table.form, table.total) for table in tables("chest")]
-    [('base', 476484), ('tpl', 476420)]
+    [('base', 476484), ('tpl', 476420), ('tpl-mpca', 476420), ('tcl', 476420)]
 
     Args:
         study: "oct", "chest" or "kvasir".
@@ -80,7 +80,7 @@ def tables(
     if backbone is not None and study != "chest":
         raise ValueError(f"Expected a backbone for 'chest' only, got {backbone!r} for {study!r}.")
     # Nothing is computed on the meta device, shapes apart; the largest U-Net takes no time there.
-    with torch.device("meta"):
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
         if study == "oct":
             return list(_oct(96 if size is None else size))
         if study == "chest":
@@ -91,6 +91,8 @@ def tables(
 def _oct(size: int) -> Iterator[Table]:
     for form in OCT_HEADS:
         notes = {"dense2": _left_to_the_loss("softmax")}
+        if form not in ("base", "tpl1", "tpl2"):
+            notes[OCT_HEADS[form].name] = _not_the_papers(OCT_HEADS[form].title)
         if (form, size) == ("tpl2", 96):
             notes["flatten"] = "The paper prints 1152, but 6 · 6 · 20 = 720."
             notes["dense1"] = "The paper prints 295,168, but 720 · 256 + 256 = 184,576."
@@ -111,8 +113,11 @@ def _chest(size: int, backbone: str) -> Iterator[Table]:
         f"1,028. {_left_to_the_loss('softmax')}",
     }
     for form in CHEST_HEADS:
+        own = {}
+        if form not in ("base", "tpl"):
+            own[CHEST_HEADS[form].name] = _not_the_papers(CHEST_HEADS[form].title)
         head = chest_head(form, frozen.channels, side)
-        rows = _rows(head, (frozen.channels, side, side), "softmax", notes)
+        rows = _rows(head, (frozen.channels, side, side), "softmax", notes | own)
         title = f"Chest X-ray, {size} × {size}, {frozen.title}: {form}"
         yield Table("chest", form, title, (features, *rows))
 
@@ -123,9 +128,16 @@ def _kvasir(size: int, channels: int) -> Iterator[Table]:
         + _left_to_the_loss("sigmoid")
     }
     for form in FORMS:
-        rows = _rows(unet(form, channels, size), (3, size, size), "sigmoid", notes)
+        own = {}
+        if form not in ("base", "tpl", "tpl-aggressive"):
+            own["down4"] = _not_the_papers(FORMS[form].title)
+        rows = _rows(unet(form, channels, size), (3, size, size), "sigmoid", notes | own)
         title = f"Kvasir-SEG, {size} × {size}, {channels} channels: {form}"
         yield Table("kvasir", form, title, rows)
+
+
+def _not_the_papers(title: str) -> str:
+    return f"Not one of the paper's networks: {title}."
 
 
 def _left_to_the_loss(activation: str) -> str:
@@ -140,6 +152,7 @@ def _listed(names: Iterable[str]) -> str:
 
 # The names of the paper, which are Keras's. Any other layer goes by the name of its class.
 _NAMES: dict[type[nn.Module], str] = {
+    nn.AvgPool2d: "AveragePooling2D",
     nn.BatchNorm2d: "BatchNormalization",
     nn.Conv2d: "Conv2D",
     nn.ConvTranspose2d: "Conv2DTranspose",

@@ -1,7 +1,7 @@
 """The paper's classifier on DenseNet121's features of chest X-rays, in two forms (section 3.2.2).
 
 The paper's table, for features of 5 × 5 × 1024; here channels come first. The forms differ in how
-the channels are reduced only.
+the channels are reduced only; there are more of them than the paper's.
 
 =====================  ==============  ==========  ==========
 layer                  output          base        tpl
@@ -24,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
-from tensorprojection import TensorProjection
+from tensorprojection import TensorProjection, init_from_data
 
-from .start import keras_start
+from .contraction import Contraction
+from .start import start_by_name
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,26 @@ class Reduction:
     make: Callable[[int, int, int], nn.Module]  # from channels, side and reduced channels
 
 
+def _projection(channels: int, side: int, reduced: int) -> nn.Module:
+    return TensorProjection((channels, side, side), (reduced, side, side))
+
+
+def _contraction(channels: int, side: int, reduced: int) -> nn.Module:
+    return Contraction((channels, side, side), (reduced, side, side))
+
+
+# The paper's two; another start of its projection, and the same map without its constraint.
 HEADS: dict[str, Reduction] = {
     "base": Reduction(
         "1×1 convolution",
         "conv",
-        lambda channels, side, reduced: keras_start(nn.Conv2d(channels, reduced, 1)),
+        lambda channels, side, reduced: nn.Conv2d(channels, reduced, 1),
     ),
-    "tpl": Reduction(
-        "TensorProjection",
-        "projection",
-        lambda channels, side, reduced: TensorProjection(
-            (channels, side, side), (reduced, side, side)
-        ),
+    "tpl": Reduction("TensorProjection", "projection", _projection),
+    "tpl-mpca": Reduction(  # see start_from_mpca
+        "TensorProjection, MPCA start", "projection", _projection
     ),
+    "tcl": Reduction("contraction, unconstrained", "contraction", _contraction),
 }
 
 
@@ -67,8 +75,8 @@ def chest_head(
     """The classifier with that reduction, started as Keras does; it gives logits.
 
     It takes features of shape ``(N, channels, side, side)``: 1024 channels of DenseNet121, 1280 of
-    EfficientNet-Lite0. Without dropout (0) it has no such layer. Heads made from one seed start
-    with the same dense layers, whatever their reduction.
+    EfficientNet-Lite0. Without dropout (0) it has no such layer. Heads made from one seed have the
+    same start in all that they share, whatever their reduction, and so the same dropout after it.
 
     >>> head = chest_head("tpl")
     >>> head.projection
@@ -80,15 +88,26 @@ def chest_head(
         raise ValueError(f"Expected channels reduced to 1 … {channels}, got {reduced}.")
     if not 0 <= dropout < 1:
         raise ValueError(f"Expected a dropout in [0, 1), got {dropout}.")
-    # Made first, so that what the reduction draws at random does not shift their start.
-    dense1 = keras_start(nn.Linear(reduced * side * side, 256))
-    dense2 = keras_start(nn.Linear(256, classes))
+    return start_by_name(lambda: _head(HEADS[kind], (channels, side, reduced), classes, dropout))
+
+
+def start_from_mpca(head: nn.Sequential, features: Tensor) -> None:
+    """Start the head's projection from the multilinear PCA of these features."""
+    layer = head.projection
+    assert isinstance(layer, TensorProjection)
+    init_from_data(layer, features)
+
+
+def _head(
+    reduction: Reduction, sizes: tuple[int, int, int], classes: int, dropout: float
+) -> nn.Sequential:
+    _, side, reduced = sizes
     head = nn.Sequential()
-    head.add_module(HEADS[kind].name, HEADS[kind].make(channels, side, reduced))
+    head.add_module(reduction.name, reduction.make(*sizes))
     head.add_module("flatten", nn.Flatten())
-    head.add_module("dense1", dense1)
+    head.add_module("dense1", nn.Linear(reduced * side * side, 256))
     head.add_module("relu", nn.ReLU())
     if dropout:
         head.add_module("dropout", nn.Dropout(dropout))
-    head.add_module("dense2", dense2)
+    head.add_module("dense2", nn.Linear(256, classes))
     return head

@@ -13,6 +13,8 @@ from tensorprojection.functional import project
 class Contraction(nn.Module):
     """``x ×₁ A₁ᵀ ×₂ A₂ᵀ …``: a tensor contraction layer, started as Keras starts a dense layer.
 
+    As in the projection, a mode that keeps its size is left alone.
+
     >>> Contraction((32, 12, 12), (32, 6, 6))(torch.ones(5, 32, 12, 12)).shape
     torch.Size([5, 32, 6, 6])
     """

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from tensorprojection import HOPE, TensorProjection, init_from_data
 
 from .contraction import Contraction
-from .start import keras_start
+from .start import start_by_name
 
 FILTERS = 32
 
@@ -51,16 +51,26 @@ class Head:
     make: Callable[[int], nn.Module]  # from the side of the square that comes in
 
 
-def _projection(title: str, channels: int = FILTERS, init: str = "normal") -> Head:
-    def make(side: int) -> nn.Module:
-        half = side // 2
-        starts = ("normal", init, init)
-        return TensorProjection((FILTERS, side, side), (channels, half, half), init=starts)
+def _projection(
+    title: str, channels: int = FILTERS, init: str = "normal", init_scale: float = 1.0
+) -> Head:
+    def make(side: int) -> TensorProjection:
+        return TensorProjection(
+            (FILTERS, side, side),
+            (channels, side // 2, side // 2),
+            init=("normal", init, init),  # channels have no order that a pooling could use
+            init_scale=(1.0, init_scale, init_scale),
+        )
 
     return Head(title, "projection4", channels, make)
 
 
-def _frozen(side: int) -> nn.Module:
+def _fixed_dct(side: int) -> nn.Module:
+    half = side // 2
+    return TensorProjection((FILTERS, side, side), (FILTERS, half, half), init="dct").freeze()
+
+
+def _not_trained(side: int) -> nn.Module:
     return HEADS["tpl1"].make(side).requires_grad_(False)
 
 
@@ -68,25 +78,37 @@ def _contraction(side: int) -> nn.Module:
     return Contraction((FILTERS, side, side), (FILTERS, side // 2, side // 2))
 
 
-# The paper's three; two other starts of the first projection; and its rivals, of the same shape.
+# The paper's three; other starts of its projections; and rivals, which are of the same shape.
 HEADS: dict[str, Head] = {
     "base": Head("MaxPooling", "pool4", FILTERS, lambda side: nn.MaxPool2d(2)),
     "tpl1": _projection("TensorProjection 1"),
     "tpl2": _projection("TensorProjection 2", channels=20),
     "tpl1-block": _projection("TensorProjection 1, block start", init="block"),
+    "tpl1-block3": _projection("TensorProjection 1, block start × 3", init="block", init_scale=3.0),
+    "tpl1-blur": _projection("TensorProjection 1, blur start", init="blur"),
     "tpl1-dct": _projection("TensorProjection 1, DCT start", init="dct"),
+    "tpl2-dct": _projection("TensorProjection 2, DCT start", channels=20, init="dct"),
+    "avg": Head("AveragePooling", "pool4", FILTERS, lambda side: nn.AvgPool2d(2)),
+    "strided": Head(
+        "strided convolution",
+        "strided4",
+        FILTERS,
+        lambda side: nn.Conv2d(FILTERS, FILTERS, 3, stride=2, padding=1),
+    ),
+    "dct-fixed": Head("DCT, fixed", "projection4", FILTERS, _fixed_dct),
     "hope": Head(
         "HOPE", "hope4", FILTERS, lambda side: HOPE((FILTERS, side, side), FILTERS, patch=2)
     ),
     "tcl": Head("contraction, unconstrained", "contraction4", FILTERS, _contraction),
-    "mpca": Head("MPCA, frozen", "projection4", FILTERS, _frozen),  # see freeze_mpca
+    "mpca": Head("MPCA, frozen", "projection4", FILTERS, _not_trained),  # see freeze_mpca
 }
 
 
 def oct_cnn(head: str, classes: int = 4, channels: int = 3, size: int = 96) -> nn.Sequential:
     """The network with that head, started as Keras does; it gives logits.
 
-    Networks made from one seed start with the same convolutions, whatever their head.
+    Networks made from one seed have the same start in all that they share, whatever their head:
+    the convolutions, the dense layers, and of projections W's of one mode, start and size.
 
     >>> network = oct_cnn("tpl1")
     >>> network.projection4
@@ -96,20 +118,22 @@ def oct_cnn(head: str, classes: int = 4, channels: int = 3, size: int = 96) -> n
         raise ValueError(f"Expected a head of {', '.join(map(repr, HEADS))}, got {head!r}.")
     if size < 16 or size % 16:
         raise ValueError(f"Expected a size that can be halved four times, got {size}.")
-    reduce, side = HEADS[head], size // 16
+    return start_by_name(lambda: _network(HEADS[head], classes, channels, size // 16))
+
+
+def _network(reduce: Head, classes: int, channels: int, side: int) -> nn.Sequential:
     network = nn.Sequential()
     for k in range(1, 5):
-        conv = nn.Conv2d(channels, FILTERS, 3, padding="same")
-        network.add_module(f"conv{k}", keras_start(conv))
+        network.add_module(f"conv{k}", nn.Conv2d(channels, FILTERS, 3, padding="same"))
         network.add_module(f"relu{k}", nn.ReLU())
         if k < 4:
             network.add_module(f"pool{k}", nn.MaxPool2d(2))
         channels = FILTERS
     network.add_module(reduce.name, reduce.make(2 * side))
     network.add_module("flatten", nn.Flatten())
-    network.add_module("dense1", keras_start(nn.Linear(reduce.channels * side * side, 256)))
+    network.add_module("dense1", nn.Linear(reduce.channels * side * side, 256))
     network.add_module("relu5", nn.ReLU())
-    network.add_module("dense2", keras_start(nn.Linear(256, classes)))
+    network.add_module("dense2", nn.Linear(256, classes))
     return network
 
 

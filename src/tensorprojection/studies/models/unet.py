@@ -1,4 +1,4 @@
-"""The paper's U-Net for polyp images, in three forms (section 3.3.2).
+"""The paper's U-Net for polyp images, in its three forms (section 3.3.2).
 
 For images of 128 × 128 and c = 16 channels in the first convolution; here channels come first. The
 paper draws the network and prints no parameters. The forms differ in the fourth reduction, down4,
@@ -27,6 +27,8 @@ tpl                TensorProjection, side / 8 → side / 16  TransposeTensorProj
 tpl-aggressive     TensorProjection, side / 8 → side / 32  TransposeTensorProjection back
 =================  ======================================  ======================================
 
+The forms tpl-dct and tpl-blur, which are not the paper's, are tpl with other starts.
+
 "Batch normalization is applied after each convolutional layer in the decoder": a layer of the
 paper's Keras holds its ReLU, so BatchNorm comes after the ReLU. The sigmoid is left to the loss.
 """
@@ -41,7 +43,7 @@ from torch import Tensor, nn
 
 from tensorprojection import TensorProjection, TransposeTensorProjection
 
-from .start import keras_batch_norm, keras_start
+from .start import keras_batch_norm, start_by_name
 
 IMAGE_CHANNELS = 3
 
@@ -57,14 +59,14 @@ class Form:
     projects: bool = True
 
 
-def _projection(title: str, factor: int) -> Form:
+def _projection(title: str, factor: int, init: str = "normal") -> Form:
     def down(channels: int, side: int) -> nn.Module:
-        small = side // factor
-        return TensorProjection((channels, side, side), (channels, small, small))
+        large, small = (channels, side, side), (channels, side // factor, side // factor)
+        return TensorProjection(large, small, init=init)
 
     def up(channels: int, side: int) -> nn.Module:
-        small = side // factor
-        return TransposeTensorProjection((channels, small, small), (channels, side, side))
+        large, small = (channels, side, side), (channels, side // factor, side // factor)
+        return TransposeTensorProjection(small, large, init=init)
 
     return Form(title, factor, down, up)
 
@@ -79,6 +81,8 @@ FORMS: dict[str, Form] = {
     ),
     "tpl": _projection("TensorProjection", 2),
     "tpl-aggressive": _projection("TensorProjection, aggressive", 4),
+    "tpl-dct": _projection("TensorProjection, DCT start", 2, init="dct"),
+    "tpl-blur": _projection("TensorProjection, blur start", 2, init="blur"),
 }
 
 
@@ -87,7 +91,7 @@ def unet(form: str, channels: int = 16, size: int = 128, *, leaky: bool = False)
 
     It gives logits, ``(N, 1, size, size)``. ``channels`` are the first convolution's, 16 or 64 in
     the paper. ``leaky`` puts a LeakyReLU(0.1) after the projection. Networks made from one seed
-    start with the same convolutions, whatever their form; up4 alone differs.
+    have the same start in all that they share, whatever their form; up4 alone differs.
 
     >>> network = unet("tpl")
     >>> network.down4
@@ -102,7 +106,7 @@ def unet(form: str, channels: int = 16, size: int = 128, *, leaky: bool = False)
         raise ValueError(f"Expected a size divisible by {step} for {form!r}, got {size}.")
     if leaky and not FORMS[form].projects:
         raise ValueError(f"Expected leaky with a projection only, got form {form!r}.")
-    return UNet(FORMS[form], channels, size, leaky)
+    return start_by_name(lambda: UNet(FORMS[form], channels, size, leaky))
 
 
 class UNet(nn.Module):
@@ -113,24 +117,19 @@ class UNet(nn.Module):
         self.size = size
         widths = [channels, 2 * channels, 4 * channels, 8 * channels]
         wide = widths[-1]
-        # What all forms share is made first, so that the rest does not shift its random start.
-        encoders = [_encoder(i, o) for i, o in zip([IMAGE_CHANNELS, *widths], widths, strict=False)]
-        bottleneck = _encoder(wide, wide)
-        decoders = [_decoder(width) for width in widths]
-        ups = [_enlarge(i, o) for i, o in zip(widths[1:], widths[:-1], strict=True)]
-        output = keras_start(nn.Conv2d(channels, 1, 1))
-        down4, up4 = form.down(wide, size // 8), form.up(wide, size // 8)
-
-        for k, encoder in enumerate(encoders, start=1):
-            self.add_module(f"encoder{k}", encoder)
-            self.add_module(f"down{k}", nn.MaxPool2d(2) if k < 4 else down4)
+        before = [IMAGE_CHANNELS, *widths[:-1]]
+        for k, (i, o) in enumerate(zip(before, widths, strict=True), start=1):
+            self.add_module(f"encoder{k}", _encoder(i, o))
+            self.add_module(f"down{k}", nn.MaxPool2d(2) if k < 4 else form.down(wide, size // 8))
         self.leaky4 = nn.LeakyReLU(0.1) if leaky else None
-        self.bottleneck = bottleneck
-        for k, up, decoder in zip((4, 3, 2, 1), [*ups, up4][::-1], decoders[::-1], strict=True):
+        self.bottleneck = _encoder(wide, wide)
+        for k in (4, 3, 2, 1):
+            width = widths[k - 1]
+            up = form.up(wide, size // 8) if k == 4 else _enlarge(widths[k], width)
             self.add_module(f"up{k}", up)
             self.add_module(f"join{k}", Join())
-            self.add_module(f"decoder{k}", decoder)
-        self.output = output
+            self.add_module(f"decoder{k}", _decoder(width))
+        self.output = nn.Conv2d(channels, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1:] != (IMAGE_CHANNELS, self.size, self.size):
@@ -164,7 +163,7 @@ def _encoder(before: int, after: int) -> nn.Sequential:
     for k, channels in ((1, before), (2, after)):
         block.add_module(f"conv{k}", nn.Conv2d(channels, after, 3, padding="same"))
         block.add_module(f"relu{k}", nn.ReLU())
-    return keras_start(block)
+    return block
 
 
 def _decoder(channels: int) -> nn.Sequential:
@@ -173,8 +172,8 @@ def _decoder(channels: int) -> nn.Sequential:
         block.add_module(f"conv{k}", nn.Conv2d(before, channels, 3, padding="same"))
         block.add_module(f"relu{k}", nn.ReLU())
         block.add_module(f"norm{k}", keras_batch_norm(channels))
-    return keras_start(block)
+    return block
 
 
 def _enlarge(before: int, after: int) -> nn.ConvTranspose2d:
-    return keras_start(nn.ConvTranspose2d(before, after, 2, stride=2))
+    return nn.ConvTranspose2d(before, after, 2, stride=2)
