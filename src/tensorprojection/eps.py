@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Literal, get_args
 
 from .errors import ProjectionTypeError, ProjectionValueError
@@ -18,7 +17,7 @@ def check_eps(eps: float | None, eps_mode: EpsMode) -> float:
         raise ProjectionValueError(f"Expected eps_mode 'absolute' or 'relative', got {eps_mode!r}.")
     if eps is None:
         return DEFAULT_EPS[eps_mode]
-    if isinstance(eps, bool) or not isinstance(eps, Real):
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
         raise ProjectionTypeError(f"Expected eps to be a number, got {type(eps).__name__}.")
     if not 0 < eps < float("inf"):
         raise ProjectionValueError(
