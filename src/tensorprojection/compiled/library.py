@@ -112,9 +112,7 @@ def open_library(path: Path) -> Library:
     """
     parallel = _parallel()
     if parallel is None:
-        raise NoThreadsError(
-            "torch has no OpenMP (GOMP_parallel) whose threads they could use"
-        )
+        raise NoThreadsError("torch has no OpenMP (GOMP_parallel) whose threads they could use")
     try:
         c = CDLL(str(path))
     except OSError as error:
