@@ -3,6 +3,7 @@
 Nothing here writes into the package's own folder.
 """
 
+import _ctypes
 import os
 import runpy
 import shutil
@@ -203,6 +204,14 @@ def test_a_file_that_is_no_library_is_left_aside(monkeypatch, tmp_path, load_ane
     with pytest.warns(UserWarning, match="another system, or damaged"):
         assert load_anew() is None
     assert "compiled for another system, or damaged" in one_line(tp.kernels())
+
+
+def test_a_library_of_something_else_is_left_aside(monkeypatch, load_anew):
+    other = Path(_ctypes.__file__)
+    monkeypatch.setattr(library, "library_path", lambda variant: other)
+    with pytest.warns(UserWarning, match="has no kernels in it"):
+        assert load_anew() is None
+    assert f"{other.name} has no kernels in it" in one_line(tp.kernels())
 
 
 def test_no_library(monkeypatch, tmp_path, load_anew, reference):

@@ -119,6 +119,8 @@ def open_library(path: Path) -> Library:
         raise LibraryError(
             f"compiled for another system, or damaged ({error}); to build them anew: {_BUILD}"
         ) from error
+    if not hasattr(c, "tp_digest"):
+        raise LibraryError(f"{path.name} has no kernels in it; to build them anew: {_BUILD}")
     c.tp_digest.restype = c_char_p
     if c.tp_digest() != digest().encode():
         raise LibraryError(
