@@ -24,7 +24,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.kernels
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e ".[studies,peers,test]"
+	$(PIP) -e ".[test]"
 	@touch $@ $(VENV)/.demo $(VENV)/.kernels
 
 # An installation compiles them, if it finds a compiler; this is for what changed since.

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from compiled.by_kernels import run_gradients, run_map
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tensorprojection as tp
 from tensorprojection import contract, products
@@ -209,6 +211,51 @@ def test_explanation():
     assert "modes in memory   2, 3, 1" in str(explanation)
     forward = tp.plan(layer.transpose(), layer(torch.randn(2, 32, 12, 12))).forward
     assert forward.steps == tp.plan(layer, x).backward.steps
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 64), st.integers(1, 64)), min_size=1, max_size=3),
+    transposed=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64]),  # by kernels, and without
+)
+@settings(max_examples=100, deadline=None)
+def test_nothing_is_cheaper_than_what_was_chosen(sizes, transposed, dtype):
+    large, small = (tuple(f(pair) for pair in sizes) for f in (max, min))
+    layer = tp.TransposeTensorProjection(small, large) if transposed else None
+    layer = (layer or tp.TensorProjection(large, small)).to(dtype)
+    explanation = tp.plan(layer, torch.empty(2, *layer.in_shape, dtype=dtype))
+    for choice in (explanation.forward, explanation.backward, explanation.derivative):
+        costs = [cost for _, cost in choice.alternatives]
+        assert costs == sorted(costs)
+        assert all(cost >= choice.bytes_per_row for cost in costs)
+
+
+def test_the_explanation_of_a_layer_that_changes_nothing():
+    text = str(tp.plan(tp.TensorProjection((6, 5), (6, None)), torch.empty(2, 6, 5)))
+    assert text.count("no mode changes") == 3
+
+
+@pytest.mark.parametrize("shape", [(2, 12, 32, 12), (2, 32, 12, 11), (12, 12), ()], ids=str)
+def test_an_input_that_the_layer_refuses_has_no_plan(shape):
+    layer, x = tp.TensorProjection((32, 12, 12), (20, 6, 6)), torch.empty(shape)
+    with pytest.raises(tp.ProjectionValueError) as by_layer:
+        layer(x)
+    with pytest.raises(tp.ProjectionValueError) as by_plan:
+        tp.plan(layer, x)
+    assert str(by_plan.value) == str(by_layer.value)
+
+
+def test_an_input_of_integers_has_no_plan():
+    with pytest.raises(tp.ProjectionTypeError, match=r"floating-point tensor, got torch\.int64"):
+        tp.plan(tp.TensorProjection((6,), (3,)), torch.ones(2, 6, dtype=torch.int64))
+
+
+def test_a_lazy_layer_has_a_plan_after_its_first_call():
+    layer, x = tp.LazyTensorProjection((20, None, 6)), torch.randn(2, 32, 12, 12)
+    with pytest.raises(tp.ProjectionValueError, match="lazy one does after its first call"):
+        tp.plan(layer, x)
+    layer(x)
+    assert sorted(mode for group in tp.plan(layer, x).forward.steps for mode in group) == [1, 3]
 
 
 def test_many_modes_are_planned_at_once():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import functional, penalties
 from .capture import capture
+from .compiled.library import Kernels, kernels
 from .errors import DivergedError, ProjectionError, ProjectionTypeError, ProjectionValueError
 from .explain import Explanation, plan
 from .from_data import init_from_data
@@ -32,6 +33,7 @@ __all__ = [
     "DivergedError",
     "Explanation",
     "FrozenProjection",
+    "Kernels",
     "LazyTensorProjection",
     "LazyTransposeTensorProjection",
     "ProjectionError",
@@ -43,6 +45,7 @@ __all__ = [
     "fold",
     "functional",
     "init_from_data",
+    "kernels",
     "penalties",
     "plan",
     "plot_spectra",

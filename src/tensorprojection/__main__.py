@@ -1,6 +1,26 @@
-"""``python -m tensorprojection`` is ``tpl``."""
+"""``python -m tensorprojection`` is ``tpl``; both begin here."""
 
-from .cli import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """The command line; without the packages it needs, one line that says how to get them."""
+    try:
+        from .cli import main as run
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", __package__):  # no package of others: a mistake in this one
+            raise
+        print(
+            f"tpl: the command line needs {missing}, which is not installed: "
+            "pip install 'tensorprojection[studies]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import products
-from .engine import Matrices
+from .layout import Matrices
 from .plan import CHUNK_BYTES, Group, Plan, Steps
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from .eps import EpsMode
-
-Matrices = Sequence[Tensor | None]
+from .layout import Layout, Matrices
 
 
 class LayerOptions(NamedTuple):
@@ -44,6 +43,9 @@ class SavedForBackward(NamedTuple):
 
 class Engine(Protocol):
     """Tensors of any memory format come in; results have the format of x, or of ``like``."""
+
+    def layout(self, x: Tensor, Us: Matrices) -> Layout:
+        """How x is seen, and the plan for it."""
 
     def map(self, x: Tensor, Us: Matrices, transposed: bool, like: Tensor) -> Tensor:
         """Eq. 1 or, transposed, Eq. 13."""

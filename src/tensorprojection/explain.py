@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
 
-from .compiled.engine import KernelEngine
+from .dispatch import engine
+from .dtypes import check_input
+from .errors import ProjectionValueError
 from .layers import TensorProjection, TransposeTensorProjection
-from .layout import Layout, layout_of
-from .plan import Steps, candidates, chain_cost, pair_cost
+from .layout import Layout
+from .plan import Costs, Steps
 
 Modes = tuple[tuple[int, ...], ...]
 
@@ -63,19 +66,25 @@ def plan(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Expl
     backward, input   modes 2+3 together; next best (...× the cost): mode ..., then mode ...
     backward, U       modes 2+3 together; next best (...× the cost): mode ..., then mode ...
 
-    The costs are those of the model in plan.py, in bytes moved a row or their worth in arithmetic.
+    The costs are those by which the plan was chosen (plan.py): bytes moved per row, or their worth
+    in arithmetic. Those of the last line count both gradients, as the backward pass gives both.
     """
-    Us = layer.projections()
-    layout = layout_of(x, Us, tiles=KernelEngine.serves(x))
-    large, small, tiles = layout.plan.large, layout.plan.small, layout.plan.tiles
-    shrink = _choice(layout, layout.plan.shrink, lambda s: chain_cost(s, large, small, tiles))
-    grow = _choice(layout, layout.plan.grow, lambda s: chain_cost(s, small, large, tiles))
-    pair = _choice(layout, layout.plan.pair, lambda s: pair_cost(s, large, small, tiles))
+    if any(isinstance(W, UninitializedParameter) for W in layer.Ws):
+        raise ProjectionValueError(
+            "Expected a layer that knows its shapes, as a lazy one does after its first call."
+        )
+    check_input(x, layer.in_shape)
+    layout = engine().layout(x, layer.Ws)
+    p = layout.plan
+    costs = Costs(p.large, p.small, p.touched, p.tiles)
+    shrink = _choice(layout, p.shrink, costs.ways, costs.shrink)
+    grow = _choice(layout, p.grow, costs.ways, costs.grow)
+    pair = _choice(layout, p.pair, costs.ways, costs.pair)
     forward, backward = (grow, shrink) if layer.transposed else (shrink, grow)
     b = x.ndim - layer.order
     return Explanation(
-        tuple(a - b + 1 for a in layout.axes[b:]),
-        layout.plan.tiles,
+        tuple(a - b + 1 for a in layout.axes if a >= b),
+        p.tiles,
         forward("forward"),
         backward("backward, input"),
         pair("backward, U"),
@@ -83,12 +92,9 @@ def plan(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Expl
 
 
 def _choice(
-    layout: Layout, steps: Steps, cost: Callable[[Steps], float]
+    layout: Layout, steps: Steps, ways: list[Steps], cost: Callable[[Steps], float]
 ) -> Callable[[str], Choice]:
-    p = layout.plan
-    others = sorted(
-        (cost(s), s) for s in candidates(p.touched, p.large, p.small, p.tiles) if s != steps
-    )
+    others = sorted((cost(s), s) for s in ways if s != steps)
 
     def modes(s: Steps) -> Modes:
         return tuple(
@@ -102,6 +108,8 @@ def _choice(
 
 
 def _words(steps: Modes) -> str:
+    if not steps:
+        return "no mode changes"
     return ", then ".join(
         f"mode {group[0]}" if len(group) == 1 else f"modes {'+'.join(map(str, group))} together"
         for group in steps

@@ -10,12 +10,13 @@ from torch import Tensor, fx, nn
 
 from . import torch_private
 from .dtypes import check_input, map_dtype
-from .engine import LayerOptions, Matrices
+from .engine import LayerOptions
 from .eps import EpsMode, check_eps
 from .errors import ProjectionTypeError, ProjectionValueError
 from .frozen import FrozenProjection
 from .init import INITS, check_scale
 from .kept import CachedProjections, may_keep, renew
+from .layout import Matrices
 from .node import can_be_one_node, project_by_weights
 from .polar import polar, polar_by_svd
 from .project import back_project, project

@@ -10,9 +10,9 @@ from math import prod
 from torch import Tensor
 
 from .compiled.program import MOST_AXES, Program, make_program
-from .engine import Matrices
 from .plan import Plan, make_plan
 
+Matrices = Sequence[Tensor | None]
 Sizes = tuple[int, ...]
 
 

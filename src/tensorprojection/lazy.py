@@ -11,11 +11,11 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from .dtypes import check_floating
-from .engine import Matrices
 from .eps import EpsMode
 from .errors import ProjectionValueError
 from .frozen import FrozenProjection
 from .layers import Other, TensorProjection, TransposeTensorProjection, _Projection
+from .layout import Matrices
 from .shapes import complete, read_shape
 
 

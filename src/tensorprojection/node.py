@@ -18,8 +18,9 @@ from torch import Tensor
 
 from .dispatch import engine
 from .dtypes import autocasts, cast, map_dtype, no_autocast
-from .engine import Engine, LayerOptions, Matrices, SavedForBackward
+from .engine import Engine, LayerOptions, SavedForBackward
 from .errors import ProjectionError
+from .layout import Matrices
 from .polar import polar, polar_gradient, polar_values
 from .project import map_gradients
 from .tracing import Onlooker, onlooker

@@ -67,21 +67,40 @@ def make_plan(
     large: tuple[int, ...], small: tuple[int, ...], touched: tuple[int, ...], tiles: bool = False
 ) -> Plan:
     """The cheapest steps for axes of these sizes, of which the touched ones (from 1) change."""
-    ways = list(candidates(touched, large, small, tiles))
-    shrink = min(ways, key=lambda steps: chain_cost(steps, large, small, tiles))
-    grow = min(ways, key=lambda steps: chain_cost(steps, small, large, tiles))
-    full = chain_cost(grow, small, large, tiles)
+    costs = Costs(large, small, touched, tiles)
+    shrink, grow, pair = (min(costs.ways, key=c) for c in (costs.shrink, costs.grow, costs.pair))
+    return Plan(large, small, touched, shrink, grow, pair, costs.is_joint(pair), tiles)
 
-    def is_joint(steps: Steps) -> bool:
-        return tiles or last_cost(steps, large, small, tiles) <= full
 
-    def cost(steps: Steps) -> float:
-        last = last_cost(steps, large, small, tiles) if is_joint(steps) else full
-        return pair_cost(steps, large, small, tiles) + last
+class Costs:
+    """Bytes per row by which the ways to carry out each map are compared; `ways` are all of them.
 
-    pair = min(ways, key=cost)
-    joint = is_joint(pair)
-    return Plan(large, small, touched, shrink, grow, pair, joint, tiles)
+    See Note [The cost model].
+    """
+
+    def __init__(
+        self, large: tuple[int, ...], small: tuple[int, ...], touched: tuple[int, ...], tiles: bool
+    ) -> None:
+        self._sides = (large, small, tiles)
+        self.ways = list(candidates(touched, large, small, tiles))
+        self._least_grow = min(map(self.grow, self.ways))
+
+    def shrink(self, steps: Steps) -> float:
+        large, small, tiles = self._sides
+        return chain_cost(steps, large, small, tiles)
+
+    def grow(self, steps: Steps) -> float:
+        large, small, tiles = self._sides
+        return chain_cost(steps, small, large, tiles)
+
+    def pair(self, steps: Steps) -> float:
+        """The derivatives by the U's, and what grow(Z) costs besides."""
+        last = last_cost(steps, *self._sides) if self.is_joint(steps) else self._least_grow
+        return pair_cost(steps, *self._sides) + last
+
+    def is_joint(self, steps: Steps) -> bool:
+        """Whether grow(Z) is best had as the last step of the derivatives."""
+        return self._sides[2] or last_cost(steps, *self._sides) <= self._least_grow
 
 
 def chain_cost(

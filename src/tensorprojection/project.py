@@ -11,9 +11,8 @@ from torch import Tensor
 
 from .dispatch import engine
 from .dtypes import cast, check_floating, map_dtype, no_autocast
-from .engine import Matrices
 from .errors import ProjectionTypeError, ProjectionValueError
-from .layout import inverse, memory_order
+from .layout import Matrices, inverse, memory_order
 from .tracing import Onlooker, onlooker
 
 

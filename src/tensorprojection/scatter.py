@@ -21,8 +21,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .engine import Matrices
 from .errors import ProjectionValueError
+from .layout import Matrices
 from .project import project
 from .shapes import Shape
 from .source import Source

@@ -15,13 +15,16 @@ import torch
 from torch import Tensor
 
 from . import contract
-from .engine import LayerOptions, Matrices, Polar, SavedForBackward
-from .layout import layout_of
+from .engine import LayerOptions, Polar, SavedForBackward
+from .layout import Layout, Matrices, layout_of
 from .spectrum import decompose, float32_suffices, gram
 
 
 class TorchEngine:
     """See :class:`engine.Engine`."""
+
+    def layout(self, x: Tensor, Us: Matrices) -> Layout:
+        return layout_of(x, Us, tiles=False)
 
     def map(self, x: Tensor, Us: Matrices, transposed: bool, like: Tensor) -> Tensor:
         layout = layout_of(like, Us, tiles=False)

@@ -1,15 +1,17 @@
 """`tpl bench`: it measures, prints and stores; nothing here looks at how long anything took."""
 
 import json
+import sys
 
 import pytest
 import torch
 
+from tensorprojection.bench import report, run
 from tensorprojection.bench.cases import CASES
 from tensorprojection.bench.limit import least_bytes, least_flops
 from tensorprojection.bench.measure import ratio
 from tensorprojection.bench.peers import Textbook
-from tensorprojection.cli import app
+from tensorprojection.cli import app, main
 
 
 def test_a_run_leaves_a_record_and_a_figure(tmp_path, capsys):
@@ -30,6 +32,58 @@ def test_a_run_leaves_a_record_and_a_figure(tmp_path, capsys):
     assert lines[2].startswith("| OCT-1 | NCHW | ")
     assert (tmp_path / "bench.png").stat().st_size > 10_000
     assert "MaxPool2d" in capsys.readouterr().out
+
+
+# That it is read, and not a list of arguments, is what is meant here.
+reads_the_command_line = pytest.mark.filterwarnings(
+    "ignore:Cyclopts application invoked without tokens"
+)
+
+
+@pytest.fixture
+def tpl_bench(monkeypatch, capsys, tmp_path):
+    """``tpl_bench("--rounds", "1")``: exit code and stderr of a call that measures nothing."""
+    monkeypatch.setattr(report, "run_cases", lambda *_: pytest.fail("it measures"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["tpl", "bench", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert out == ""
+        return ended.value.code, err
+
+    return call
+
+
+@reads_the_command_line
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--only", "nosuch"], "tpl: Expected --only to be part of a case's name (OCT-1, OCT-2, "),
+        (["--rounds", "1"], "tpl: Expected at least 2 --rounds, for quartiles, got 1.\n"),
+        (["--rounds", "-3", "--only", "OCT-1"], "tpl: Expected at least 2 --rounds, "),
+        (["--out", "file"], "tpl: Expected --out to be a folder that can be written to, got file"),
+    ],
+    ids=str,
+)
+def test_a_mistake_gives_one_line(arguments, says, tpl_bench, tmp_path):
+    (tmp_path / "file").touch()
+    code, err = tpl_bench(*arguments)
+    assert code == 2
+    assert err.startswith(says)
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@reads_the_command_line
+def test_peers_that_are_not_installed_are_named(tpl_bench, monkeypatch):
+    monkeypatch.setattr(run, "find_spec", lambda name: None if name == "tltorch" else object())
+    code, err = tpl_bench()
+    assert (code, err.count("\n")) == (2, 1)
+    assert "need tltorch: pip install 'tensorprojection[peers]', or" in err
+    assert "geotorch" not in err
 
 
 def test_ratio_is_the_median_over_rounds():

@@ -3,6 +3,7 @@
 Nothing here writes into the package's own folder.
 """
 
+import _ctypes
 import os
 import runpy
 import shutil
@@ -156,16 +157,25 @@ def test_a_compiler_that_knows_no_processor_is_an_error(copy):
     assert libraries_in(copy) == []
 
 
-# Loading
+# Loading, and what `tp.kernels` says about it
+
+NOT_IN_USE = "Compiled kernels not in use: "
+
+
+def one_line(kernels):
+    text = str(kernels)
+    assert "\n" not in text
+    assert text.endswith(".")
+    return text
 
 
 @pytest.fixture
 def load_anew(monkeypatch):
     """`load` without what it remembers."""
     monkeypatch.delenv(library.SWITCH, raising=False)
-    library.load.cache_clear()
+    library.search.cache_clear()
     yield library.load
-    library.load.cache_clear()
+    library.search.cache_clear()
 
 
 @pytest.fixture
@@ -181,13 +191,34 @@ def test_a_library_of_other_sources_is_left_aside(stale, monkeypatch, load_anew)
     monkeypatch.setattr(library, "library_path", lambda variant: stale)
     with pytest.warns(UserWarning, match=r"left aside.*tensorprojection\.compiled\.build"):
         assert load_anew() is None
+    assert not tp.kernels()
+    assert one_line(tp.kernels()).startswith(NOT_IN_USE + "compiled from other sources")
     layer, x = tp.TensorProjection((6, 5), (3, 2)), torch.randn(4, 6, 5)
     assert not tp.plan(layer, x).compiled
+
+
+def test_a_file_that_is_no_library_is_left_aside(monkeypatch, tmp_path, load_anew):
+    path = tmp_path / "kernels-avx2.so"
+    path.write_bytes(b"garbage")
+    monkeypatch.setattr(library, "library_path", lambda variant: path)
+    with pytest.warns(UserWarning, match="another system, or damaged"):
+        assert load_anew() is None
+    assert "compiled for another system, or damaged" in one_line(tp.kernels())
+
+
+def test_a_library_of_something_else_is_left_aside(monkeypatch, load_anew):
+    other = Path(_ctypes.__file__)
+    monkeypatch.setattr(library, "library_path", lambda variant: other)
+    with pytest.warns(UserWarning, match="has no kernels in it"):
+        assert load_anew() is None
+    assert f"{other.name} has no kernels in it" in one_line(tp.kernels())
 
 
 def test_no_library(monkeypatch, tmp_path, load_anew, reference):
     monkeypatch.setattr(library, "library_path", lambda variant: library_path(variant, tmp_path))
     assert load_anew() is None
+    assert not tp.kernels()
+    assert one_line(tp.kernels()).startswith(NOT_IN_USE + "not built; where there is a C compiler")
     layer, x = tp.TensorProjection((6, 5), (3, 2)), torch.randn(4, 6, 5)
     assert "torch's operations" in str(tp.plan(layer, x))
     torch.testing.assert_close(layer(x).double(), reference(layer, x), rtol=1e-5, atol=1e-6)
@@ -198,24 +229,51 @@ def test_the_processor_that_torch_sees_decides(monkeypatch, tmp_path, load_anew)
         library_path(variant, tmp_path).touch()
     monkeypatch.setattr(library, "library_path", lambda variant: library_path(variant, tmp_path))
     monkeypatch.setattr(library, "open_library", lambda path: path.name)
-    chosen = {}
+    chosen, variants_named = {}, []
     for capability in ("AVX512", "AVX2", "DEFAULT", "SVE256"):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
-        load_anew.cache_clear()
+        library.search.cache_clear()
         chosen[capability] = load_anew()
+        variants_named.append(tp.kernels().variant)
     assert chosen == {
         "AVX512": "kernels-avx512.so",
         "AVX2": "kernels-avx2.so",
         "DEFAULT": "kernels-default.so",
         "SVE256": "kernels-default.so",
     }
+    assert variants_named == ["AVX512", "AVX2", "DEFAULT", "DEFAULT"]
 
 
-def test_without_torchs_threads_there_are_no_kernels(kernels, monkeypatch):
-    path = library_path(torch.backends.cpu.get_cpu_capability())
-    assert library.open_library(path) is not None
+def test_a_library_for_other_processors_alone(monkeypatch, tmp_path, load_anew):
+    library_path("AVX2", tmp_path).touch()
+    monkeypatch.setattr(library, "library_path", lambda variant: library_path(variant, tmp_path))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert load_anew() is None
+    assert "not built (this processor has AVX-512, built is AVX2)" in one_line(tp.kernels())
+
+
+def test_in_use(kernels, load_anew):
+    assert load_anew() is not None
+    assert tp.kernels()
+    assert tp.kernels().variant == library_path_in_use()
+    assert one_line(tp.kernels()).startswith("Compiled kernels in use: ")
+
+
+def library_path_in_use():
+    """By what the process has loaded, as the system tells."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("the system does not tell what a process has loaded")
+    loaded = [v for v in building.VARIANTS if str(library_path(v)) in maps.read_text()]
+    assert len(loaded) == 1
+    return loaded[0]
+
+
+def test_without_torchs_threads_there_are_no_kernels(kernels, monkeypatch, load_anew):
     monkeypatch.setattr(library, "_parallel", lambda: None)
-    assert library.open_library(path) is None
+    assert load_anew() is None
+    assert not tp.kernels()
+    assert "torch has no OpenMP" in one_line(tp.kernels())
 
 
 SWITCHED_OFF = """
@@ -230,6 +288,7 @@ for l, t in ((layer, x), (exact, x.double())):
 for a, b in zip(*results):
     assert (a - b).norm() <= 1e-5 * b.norm()
 print(tp.plan(layer, x))
+print(tp.kernels(), bool(tp.kernels()))
 """
 
 
@@ -242,6 +301,8 @@ def test_switched_off_by_the_environment():
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert "by torch's operations" in run.stdout
+    reason = f"switched off by {library.SWITCH}=0 in the environment"
+    assert run.stdout.endswith(f"{NOT_IN_USE}{reason}. False\n")
     assert library.SWITCH == "TENSORPROJECTION_COMPILED"
 
 
@@ -298,10 +359,3 @@ def test_installing_without_a_compiler_only_warns(command, install, copy, monkey
     assert data == {"artifacts": [], "pure_python": True}
     assert "Without compiled kernels" in warning
     assert libraries_in(copy) == []
-
-
-def test_a_file_that_is_no_library_is_left_aside(tmp_path):
-    path = tmp_path / "kernels-avx2.so"
-    path.write_bytes(b"garbage")
-    with pytest.warns(UserWarning, match="cannot be loaded"):
-        assert library.open_library(path) is None

@@ -80,3 +80,5 @@ PEERS: dict[str, Callable[[Case], Any]] = {
     "TCL": _tcl,
     "geotorch": _Geotorch,
 }
+
+PACKAGES = ("geotorch", "tltorch")  # that they import

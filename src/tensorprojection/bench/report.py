@@ -13,14 +13,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tensorprojection.compiled.library import load
+from tensorprojection import ProjectionValueError, kernels
 
 from .measure import Ratio
-from .run import Row, run_cases
+from .run import Row, check_request, run_cases
 from .training import growth, training_steps
 
 
 def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
+    check_request(rounds, only, peers)
+    _make_folder(out)  # before minutes of measuring
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
@@ -35,7 +37,6 @@ def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
     others = list(_sentences(steps, grown))
     for sentence in others:
         console.print(sentence)
-    out.mkdir(parents=True, exist_ok=True)
     record = {
         "machine": machine(),
         "rounds": rounds,
@@ -49,8 +50,17 @@ def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
     console.print(f"Written: bench.json, bench.md and bench.png in {out}")
 
 
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProjectionValueError(
+            f"Expected --out to be a folder that can be written to, got {out}: {error.strerror}."
+        ) from error
+
+
 def _sentences(steps: dict[str, Ratio], grown: dict[str, list[float]]) -> Iterator[str]:
-    yield f"by {'compiled kernels' if machine()['compiled'] else 'the operations of torch alone'}"
+    yield str(kernels())
     for memory_format, value in steps.items():
         yield f"OCT training step, {memory_format}: TPL model / MaxPool model {value}"
     for name, values in grown.items():
@@ -97,7 +107,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processor": platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "compiled": load() is not None,
+        "compiled": bool(kernels()),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from math import prod
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ from tensorprojection.dispatch import engine
 from .cases import CASES, FORMATS, Case
 from .limit import gemm, limit_seconds
 from .measure import Ratio, kept_bytes, ratio, step, take_turns
-from .peers import PEERS
+from .peers import PACKAGES, PEERS
 
 OURS = "this layer"
 
@@ -40,11 +41,32 @@ class Row:
         return asdict(self)
 
 
+def check_request(rounds: int, only: str, peers: bool) -> None:
+    """What `tpl bench` is asked for must be there to be measured."""
+    if rounds < 2:
+        raise tp.ProjectionValueError(f"Expected at least 2 --rounds, for quartiles, got {rounds}.")
+    if not cases_named(only):
+        names = ", ".join(case.name for case in CASES)
+        raise tp.ProjectionValueError(
+            f"Expected --only to be part of a case's name ({names}), got {only!r}."
+        )
+    missing = [name for name in PACKAGES if peers and find_spec(name) is None]
+    if missing:
+        raise tp.ProjectionValueError(
+            f"The peers to compare with need {' and '.join(missing)}: "
+            "pip install 'tensorprojection[peers]', or leave them out by --no-peers."
+        )
+
+
+def cases_named(only: str) -> list[Case]:
+    """Those whose name contains this."""
+    return [case for case in CASES if only.lower() in case.name.lower()]
+
+
 def run_cases(rounds: int, only: str = "", peers: bool = True) -> Iterator[Row]:
-    for case in CASES:
-        if only.lower() in case.name.lower():
-            for memory_format in FORMATS:
-                yield run_case(case, memory_format, rounds, peers=peers)
+    for case in cases_named(only):
+        for memory_format in FORMATS:
+            yield run_case(case, memory_format, rounds, peers=peers)
 
 
 def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True) -> Row:

@@ -13,8 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ..engine import LayerOptions, Matrices, Polar
-from ..layout import Layout
+from ..engine import LayerOptions, Polar
+from ..layout import Layout, Matrices
 from .library import Library
 from .program import Program
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..engine import LayerOptions, Matrices, Polar, SavedForBackward
-from ..layout import Layout, layout_of
+from ..engine import LayerOptions, Polar, SavedForBackward
+from ..layout import Layout, Matrices, layout_of
 from ..torch_engine import TORCH, TorchEngine
 from ..tracing import is_plain
 from . import calls
@@ -27,6 +27,9 @@ class KernelEngine(TorchEngine):
     def serves(*tensors: Tensor | None) -> bool:
         """Whether there are kernels for such tensors."""
         return all(x is None or _is_float32(x) for x in tensors) and is_plain(*tensors)
+
+    def layout(self, x: Tensor, Us: Matrices) -> Layout:
+        return layout_of(x, Us, tiles=self.serves(x))
 
     def map(self, x: Tensor, Us: Matrices, transposed: bool, like: Tensor) -> Tensor:
         layout = layout_of(like, Us, tiles=self.serves(x, *Us))

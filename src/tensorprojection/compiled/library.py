@@ -12,6 +12,7 @@ import ctypes
 import os
 import warnings
 from ctypes import CDLL, c_char_p, c_double, c_int, c_int64, c_void_p
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,33 +37,95 @@ class Library(NamedTuple):
     parallel: int
 
 
-@cache
+@dataclass(frozen=True)
+class Kernels:
+    """Whether the compiled kernels are in use: its truth value; printed, one line with the why."""
+
+    variant: str  # the kind of processor they are, or would be, compiled for: a key of VARIANTS
+    why_not: str = ""  # empty where they are in use
+
+    def __bool__(self) -> bool:
+        return not self.why_not
+
+    def __str__(self) -> str:
+        if self:
+            return f"Compiled kernels in use: {_LABELS[self.variant]}."
+        return f"Compiled kernels not in use: {self.why_not}."
+
+
+_LABELS = {"AVX512": "AVX-512", "AVX2": "AVX2", "DEFAULT": "default (no AVX2 or AVX-512)"}
+_BUILD = "python -m tensorprojection.compiled.build"
+
+
+def kernels() -> Kernels:
+    """Whether the compiled kernels are in use in this process, and if not, why.
+
+    >>> import tensorprojection as tp
+    >>> print(tp.kernels())
+    Compiled kernels ...in use: ...
+
+    They serve float32 on a CPU; everything else is done by torch's own operations in any case.
+    ``tp.plan(layer, x)`` says which of the two a layer takes for an input.
+    """
+    return search()[1]
+
+
 def load() -> Library | None:
-    """The library, or None where it was not built, or is switched off."""
-    if os.environ.get(SWITCH, "1") == "0":
-        return None
+    """The library, or None where there is none to use; `kernels` says why."""
+    return search()[0]
+
+
+@cache
+def search() -> tuple[Library | None, Kernels]:
+    """The library for this processor, if it can be used, and what there is to say about it."""
     capability = torch.backends.cpu.get_cpu_capability()
-    path = library_path(capability if capability in VARIANTS else "DEFAULT")
-    return open_library(path) if path.exists() else None
+    variant = capability if capability in VARIANTS else "DEFAULT"
+    if os.environ.get(SWITCH, "1") == "0":
+        return None, Kernels(variant, f"switched off by {SWITCH}=0 in the environment")
+    path = library_path(variant)
+    if not path.exists():
+        built = ", ".join(_LABELS[v] for v in VARIANTS if library_path(v).exists())
+        others = f" (this processor has {_LABELS[variant]}, built is {built})" if built else ""
+        return None, Kernels(variant, f"not built{others}; where there is a C compiler: {_BUILD}")
+    try:
+        return open_library(path), Kernels(variant)
+    except NoThreadsError as error:
+        return None, Kernels(variant, str(error))
+    except LibraryError as error:
+        message = f"The compiled kernels are left aside, which is slower: {error}."
+        warnings.warn(message, stacklevel=3)
+        return None, Kernels(variant, str(error))
 
 
-def open_library(path: Path) -> Library | None:
-    """The library at this path; None, with a warning, if it is of other sources than these.
+class LibraryError(Exception):
+    """Why a library cannot be used."""
 
-    None as well where torch has no OpenMP that it could share.
+
+class NoThreadsError(LibraryError):
+    """Nothing that building anew would mend."""
+
+
+def open_library(path: Path) -> Library:
+    """The library at this path; LibraryError if it does not belong to this system or these sources.
+
+    NoThreadsError where torch has no OpenMP that it could share.
     """
     parallel = _parallel()
     if parallel is None:
-        return None
+        raise NoThreadsError("torch has no OpenMP (GOMP_parallel) whose threads they could use")
     try:
         c = CDLL(str(path))
-    except OSError as error:  # compiled for another system
-        _warn(f"cannot be loaded ({error})")
-        return None
+    except OSError as error:
+        raise LibraryError(
+            f"compiled for another system, or damaged ({error}); to build them anew: {_BUILD}"
+        ) from error
+    if not hasattr(c, "tp_digest"):
+        raise LibraryError(f"{path.name} has no kernels in it; to build them anew: {_BUILD}")
     c.tp_digest.restype = c_char_p
     if c.tp_digest() != digest().encode():
-        _warn("are not those of the C files beside them")
-        return None
+        raise LibraryError(
+            f"compiled from other sources than the C files beside it; to build them anew: {_BUILD}"
+        )
     step: list[Any] = [c_void_p, c_int64, c_void_p]
     c.tp_forward.argtypes = [*step, c_int, c_void_p, c_void_p, c_int, *[c_void_p] * 4]
     c.tp_backward.argtypes = [*step, c_void_p, c_void_p, c_int, *[c_void_p] * 7]
@@ -73,14 +136,6 @@ def open_library(path: Path) -> Library | None:
     c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 5, *sizes, c_void_p]
     return Library(
         c.tp_forward, c.tp_backward, c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, parallel
-    )
-
-
-def _warn(why: str) -> None:
-    warnings.warn(
-        f"The compiled kernels {why} and are left aside, which is slower. "
-        "Build them anew: python -m tensorprojection.compiled.build",
-        stacklevel=3,
     )
 
 
