@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 
 from .compiled.engine import KernelEngine
-from .compiled.library import Library, load
+from .compiled.library import load
 from .engine import Engine
 from .torch_engine import TORCH
-
-
-@lru_cache(maxsize=8)
-def _by_kernels(library: Library) -> KernelEngine:
-    return KernelEngine(library)
-
 
 _handed_in: list[Engine] = []
 
@@ -25,7 +18,7 @@ def engine() -> Engine:
     if _handed_in:
         return _handed_in[-1]
     library = load()
-    return TORCH if library is None else _by_kernels(library)
+    return TORCH if library is None else KernelEngine(library)
 
 
 @contextmanager
