@@ -138,8 +138,14 @@ def spread(z: Tensor) -> Tensor:
 
 def unit_columns(U: Tensor) -> Tensor:
     """U with columns of length 1; a column of zeros stays one and has the gradient 0."""
-    norms = torch.linalg.vector_norm(U, dim=0)
-    return U / torch.where(norms > 0, norms, torch.inf)
+    # Squares of 1e20 overflow in float32 and those of 1e-30 vanish, so that a column is first
+    # brought to the size of 1; what by makes no difference, so that no gradient goes through it.
+    # A power of two changes no digit.
+    largest = U.detach().abs().amax(0)
+    _, exponents = torch.frexp(torch.where(largest > 0, largest, 1.0))
+    scaled = torch.ldexp(U, -exponents)
+    norms = torch.linalg.vector_norm(scaled, dim=0)
+    return scaled / torch.where(norms > 0, norms, torch.inf)
 
 
 def _mean_rms(x: Tensor, batch_dims: int) -> Tensor:
