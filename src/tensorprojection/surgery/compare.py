@@ -13,9 +13,7 @@ from ..errors import ProjectionValueError
 from .run import duplicate, run
 
 
-def difference(
-    got: Any, expected: Any, eps: float, rounding: Callable[[], list[float]]
-) -> float:
+def difference(got: Any, expected: Any, eps: float, rounding: Callable[[], list[float]]) -> float:
     """The largest difference of the outputs; an error where it is more than rounding.
 
     ``eps`` is that of the coarsest type in use. ``rounding`` gives, for each of the outputs, how

@@ -66,7 +66,7 @@ def _may_be_one_sample(a: Any, least: int) -> bool:
 
 
 def _followed(model: nn.Module, args: tuple[Any, ...]) -> GraphModule:
-    any_batch = torch.export.ShapesCollection()
+    any_batch: Any = torch.export.ShapesCollection()
     for a in tree_leaves(args):
         if isinstance(a, Tensor) and a.ndim and a.shape[0] != 1:
             any_batch[a] = {0: torch.export.Dim.AUTO}

@@ -55,10 +55,11 @@ def _block(node: Node) -> _Block | None:
     name = getattr(node.target, "__name__", "")
     if node.op != "call_function" or name not in (_AUTOCAST, _GRAD):
         return None
+    args: Any = node.args
     if name == _GRAD:
-        _, inner, *operands = node.args
+        _, inner, *operands = args
         return _Block(None, inner, operands)
-    device, dtype, enabled, _, inner, *operands = node.args
+    device, dtype, enabled, _, inner, *operands = args
     return _Block(_Autocast(device, dtype, enabled), inner, operands)
 
 
@@ -85,15 +86,15 @@ def _copied(
             made[node] = made[node.args[0]][node.args[1]]
         else:
             casts = dict(_casts(node, autocast)) if autocast and autocast.enabled else {}
-            made[node] = module.graph.node_copy(
-                node, lambda n, casts=casts: _cast(module, made[n], casts.get(n))
-            )
+            ready = {
+                n: _cast(module, made[n], casts[n]) if n in casts else made[n]
+                for n in node.all_input_nodes
+            }
+            made[node] = module.graph.node_copy(node, ready.__getitem__)
     raise AssertionError("a graph without an output")
 
 
-def _cast(module: GraphModule, node: Any, dtype: torch.dtype | None) -> Any:
-    if dtype is None:
-        return node
+def _cast(module: GraphModule, node: Any, dtype: torch.dtype) -> Any:
     cast = module.graph.call_function(torch.ops.aten.to.dtype, (node, dtype))
     value = node.meta["val"]
     with value.fake_mode:
@@ -116,12 +117,12 @@ def _casts(node: Node, autocast: _Autocast) -> Iterator[tuple[Node, torch.dtype]
 
 def _tried(node: Node, autocast: _Autocast | None) -> dict[int, torch.dtype]:
     """To which types the operation, run on stand-ins, casts its inputs first."""
-    values = [n.meta["val"] for n in node.all_input_nodes]
-    mode = next(v.fake_mode for v in values if isinstance(v, Tensor))
+    values: list[Any] = [n.meta["val"] for n in node.all_input_nodes]
+    mode = next(v.fake_mode for v in values if hasattr(v, "fake_mode"))
     args = map_arg(node.args, lambda n: n.meta["val"])
     named = map_arg(node.kwargs, lambda n: n.meta["val"])
     seen = _FirstCasts()
-    device = autocast.device if autocast else values[0].device.type
+    device = autocast.device if autocast else "cpu"
     dtype = autocast.dtype if autocast else None
     with (
         mode,
@@ -135,7 +136,7 @@ def _tried(node: Node, autocast: _Autocast | None) -> dict[int, torch.dtype]:
 
 class _FirstCasts(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.casts: dict[int, torch.dtype] = {}
 
     def __torch_dispatch__(

@@ -93,9 +93,7 @@ class Projected:
             return None
         if not self.graph.is_conv(conv, self.node):
             return None
-        if conv.args[0] is not self.node or not self._may_move(
-            conv.args[1:3], self.node, conv
-        ):
+        if conv.args[0] is not self.node or not self._may_move(conv.args[1:3], self.node, conv):
             return None
         weight = self.graph.tensor(conv.args[1])
         merged = into_conv_after(weight, A)

@@ -109,14 +109,15 @@ def replace(
 
     Args:
         model: stays as it is, buffers included.
-        what: a module's name (``"features.transition1.pool"``), a pattern of names
-            (``"features.*.pool"``), a type or a tuple of types, or a function of name and module
-            that says whether this one is meant. Of what a pattern, type or function means, modules
-            that no projection can stand in for are kept, and the report says why. A module meant
-            by its own name is replaced, or an error says why not.
+        what: a module's name (``"features.transition1.pool"``) or the module itself
+            (``model.features.transition1.pool``), a pattern of names (``"features.*.pool"``), a
+            type or a tuple of types, or a function of name and module that says whether this one is
+            meant. Of what a pattern, type or function means, modules that no projection can stand
+            in for are kept, and the report says why. A module meant by itself or its own name is
+            replaced, or an error says why not.
         out_shape: what the projections give, without the batch axis; None for an axis left alone.
-            Default: what each replaced module gives for the example, so that the layers after it
-            fit.
+            A :class:`Suggestion` will do. Default: what each replaced module gives for the example,
+            so that the layers after it fit.
         example_input: a tensor, or a tuple of the model's arguments; its batch may be small.
         options: further arguments of :class:`TensorProjection`: ``init``, ``eps``, ``eps_mode``.
 
