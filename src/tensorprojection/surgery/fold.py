@@ -104,6 +104,7 @@ def fold(model: nn.Module, example_input: Tensor | Sequence[Any]) -> Folded:
     check_model(model)
     args = arguments(example_input)
     _check_no_autocast(args)
+    _check_values(model, args)
     twin = duplicate(model)
     if any(map(nn.parameter.is_lazy, twin.parameters())):
         run(twin, args, "a model that runs on example_input")
@@ -124,6 +125,14 @@ def fold(model: nn.Module, example_input: Tensor | Sequence[Any]) -> Folded:
             graph.refuse_size(size)
     folded.recompile()
     return Folded(folded, FoldReport(tuple(steps), count(model), count(folded), off))
+
+
+def _check_values(model: nn.Module, args: tuple[Any, ...]) -> None:
+    tensors = [*model.parameters(), *model.buffers(), *tree_leaves(args)]
+    if any(isinstance(t, Tensor) and t.is_meta for t in tensors):
+        raise ProjectionValueError(
+            "Expected a model and an example with values, got tensors on the meta device."
+        )
 
 
 def _check_no_autocast(args: tuple[Any, ...]) -> None:
@@ -170,11 +179,11 @@ def _hope_step(name: str, layer: HOPE) -> Step:
 
 
 def _check_plain(folded: torch.fx.GraphModule) -> None:
-    ours = [
-        str(node.target) for node in folded.graph.nodes if "tensorprojection" in str(node.target)
-    ]
+    graphs = [m.graph for m in folded.modules() if isinstance(m, torch.fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes]
+    ours = [str(node.target) for node in nodes if "tensorprojection" in str(node.target)]
     if ours:
         raise ProjectionValueError(
-            "Expected projections as modules, which can be folded, got a model that calls this "
-            f"library's functions itself: {', '.join(ours)}."
+            "Expected projections as modules outside of control flow, which can be folded, got a "
+            f"model that calls this library's functions itself: {', '.join(ours)}."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -94,7 +95,6 @@ class Graph:
         self.module = module
         self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         self._any_batch = [_is_symbolic(node.meta.get("val")) for node in self.inputs]
-        self._made = 0
 
     def of_size(self, size: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The example with that many samples."""
@@ -114,25 +114,26 @@ class Graph:
 
     def coarsest(self) -> float:
         """The largest relative rounding error of the types that the model computes in."""
-        values = [node.meta.get("val") for node in self.nodes]
+        values = [node.meta.get("val") for node in self.nodes if node.op == "call_function"]
         types = {v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()}
         return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
     def tensor(self, node: Any) -> Tensor:
         """The values of a parameter or buffer."""
+        return self._attribute(node).detach()  # type: ignore[no-any-return]
+
+    def _attribute(self, node: Node) -> Any:
         value: Any = self.module
-        for name in node.target.split("."):
+        for name in str(node.target).split("."):
             value = getattr(value, name)
-        return value.detach()  # type: ignore[no-any-return]
+        return value
 
     def used_once(self, node: Any) -> bool:
         """Whether a parameter belongs to one operation alone, so that it goes with it."""
         values = self.tensor(node)
-        same = [
-            n
-            for n in self.nodes
-            if n.op == "get_attr" and self.tensor(n).data_ptr() == values.data_ptr()
-        ]
+        constants = [self._attribute(n) for n in self.nodes if n.op == "get_attr"]
+        tensors = [c for c in constants if isinstance(c, Tensor)]
+        same = [t for t in tensors if t.data_ptr() == values.data_ptr()]
         return len(same) == 1 and len(node.users) == 1
 
     def writes_between(self, first: Node, last: Node) -> bool:
@@ -176,8 +177,7 @@ class Graph:
 
     def constant(self, values: Tensor) -> Node:
         """A new parameter that does not learn, as a node before all others."""
-        self._made += 1
-        name = f"folded{self._made}"
+        name = next(n for k in count(1) if not hasattr(self.module, n := f"folded{k}"))
         self.module.register_parameter(name, nn.Parameter(values, requires_grad=False))
         with self.module.graph.inserting_before(self.nodes[0]):
             return self.module.graph.get_attr(name)

@@ -49,6 +49,8 @@ def inline_blocks(module: GraphModule) -> None:
             user.replace_all_uses_with(results[user.args[1]])
             module.graph.erase_node(user)
         module.graph.erase_node(node)
+        if not block.inner.users:
+            module.graph.erase_node(block.inner)
 
 
 def _block(node: Node) -> _Block | None:
@@ -75,9 +77,11 @@ def _copied(
             made[node] = next(given)
         elif node.op == "output":
             return map_arg(node.args[0], made.__getitem__)
-        elif node.op == "get_attr":
+        elif node.op == "get_attr" and not any(map(_block, node.users)):
             made[node] = module.graph.get_attr(f"{path}.{node.target}")
             made[node].meta = dict(node.meta)
+        elif node.op == "get_attr":
+            continue  # a graph within this one
         elif (block := _block(node)) is not None:
             results = [made[n] if isinstance(n, Node) else n for n in block.operands]
             nested = f"{path}.{block.inner.target}"

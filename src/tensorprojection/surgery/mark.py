@@ -9,6 +9,7 @@ Note [One node for each projection]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,14 +25,14 @@ _PLAIN = "_folded_as"  # the child of a projection's module that does its work i
 
 
 class Marked(nn.Module):
-    """A frozen projection as one node: see Note [One node for each projection]."""
+    """A projection as one node: see Note [One node for each projection]."""
 
-    def __init__(self, frozen: FrozenProjection) -> None:
+    def __init__(self, Us: Sequence[Tensor | None], *, transposed: bool) -> None:
         super().__init__()
-        self.transposed = frozen.transposed
-        self.names = [f"U{k}" for k in range(1, len(frozen.in_shape) + 1)]
-        for name in self.names:
-            self.register_buffer(name, getattr(frozen, name))
+        self.transposed = transposed
+        self.names = [f"U{k}" for k in range(1, len(Us) + 1)]
+        for name, U in zip(self.names, Us, strict=True):
+            self.register_buffer(name, U)
 
     def forward(self, x: Tensor) -> Tensor:
         Us = [getattr(self, name) for name in self.names]
@@ -70,13 +71,21 @@ class PlainHOPE(nn.Module):
 def mark(model: nn.Module) -> nn.Module:
     """The model with every projection marked, in place; a HOPE becomes torch's own operations."""
     for module in list(model.modules()):
-        if isinstance(module, _Projection):
-            _work_as(module, Marked(module.freeze()))
-        elif isinstance(module, FrozenProjection):
-            _work_as(module, Marked(module))
-        elif isinstance(module, HOPE):
+        if isinstance(module, _Projection) and _is_own(module, _Projection):
+            with torch.no_grad():  # in float64: the type of x, which decides, is not known yet
+                Us = module.projections(torch.float64)
+            _work_as(module, Marked(Us, transposed=module.transposed))
+        elif isinstance(module, FrozenProjection) and _is_own(module, FrozenProjection):
+            constants = [getattr(module, f"U{k + 1}") for k in range(len(module.in_shape))]
+            _work_as(module, Marked(constants, transposed=module.transposed))
+        elif isinstance(module, HOPE) and _is_own(module, HOPE):
             _work_as(module, PlainHOPE(module))
     return model
+
+
+def _is_own(module: nn.Module, base: type[nn.Module]) -> bool:
+    """Whether the class's forward is the library's; the exporter follows any other."""
+    return type(module).forward is base.forward and "forward" not in vars(module)
 
 
 def _work_as(module: nn.Module, plain: nn.Module) -> None:
