@@ -129,7 +129,10 @@ def place_of(name: str, model: nn.Module, calls: list[Call]) -> Place | str:
         several = ", ".join(str(in_shape) for in_shape, _ in sorted(shapes, reverse=True))
         return f"it is called with several shapes ({several}); give each place its own module"
     ((in_shape, out_shape),) = shapes
-    return Place(in_shape, out_shape, calls[0].x if weight is None else weight)
+    if weight is None:
+        # Where autocast is on, x has its type, which is not one to keep parameters in.
+        weight = calls[0].x.float() if calls[0].autocast else calls[0].x
+    return Place(in_shape, out_shape, weight)
 
 
 def refusal(in_shape: Shape, out_shape: Shape) -> str | None:

@@ -101,7 +101,8 @@ def replace(
 
     Max, average and adaptive pools can be replaced, and convolutions that are strided or 1×1, of
     one to three spatial axes. In a convolution's place the projection does both its jobs, fewer
-    channels and a smaller map; what it had learned, and its bias, are gone. The model keeps its
+    channels and a smaller map; what it had learned, and its bias, are gone. So are hooks that were
+    registered on a replaced module; the report says so. The model keeps its
     mode (train or eval), device and type. It is tied to the example's size from then on, as a
     projection is.
 
@@ -180,7 +181,11 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
 
 
 def _change(name: str, was: nn.Module, layer: TensorProjection) -> Change:
-    dropped = getattr(was, "bias", None) is not None
+    dropped = []
+    if getattr(was, "bias", None) is not None:
+        dropped.append("its bias is dropped")
+    if was._forward_hooks or was._forward_pre_hooks or was._backward_hooks:
+        dropped.append("its hooks are dropped")
     return Change(
         name,
         type(was).__name__,
@@ -189,7 +194,7 @@ def _change(name: str, was: nn.Module, layer: TensorProjection) -> Change:
         layer.out_shape,
         count(was),
         count(layer),
-        "its bias is dropped" if dropped else "",
+        ", ".join(dropped),
     )
 
 
