@@ -907,3 +907,12 @@ def test_a_model_without_values():
     model = TensorProjection((6, 4), (3, 2), device="meta")
     with pytest.raises(ProjectionValueError, match="with values, got tensors on the meta device"):
         tp.fold(model, torch.randn(2, 6, 4, device="meta"))
+
+
+def test_no_batch_axis():
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), TensorProjection((8, 4, 4), (4, None, None))).eval()
+    x = torch.randn(3, 4, 4)
+    folded, _ = tp.fold(model, x)
+    assert_close(folded(x), model(x), atol=1e-5, rtol=0)
+    with pytest.raises(RuntimeError, match=r"Expected input.shape\[0\] == 3"):
+        folded(x[:2])

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ..errors import ProjectionValueError
-from .guards import check_size_is_not, keep_guards
+from .guards import check_size_is_not, is_any_number, keep_guards
 from .inline import inline_blocks
 from .mark import belongs_to
 from .run import run
@@ -94,7 +94,7 @@ class Graph:
     def __init__(self, module: GraphModule) -> None:
         self.module = module
         self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-        self._any_batch = [_is_symbolic(node.meta.get("val")) for node in self.inputs]
+        self._any_batch = [_has_any_batch(node.meta.get("val")) for node in self.inputs]
 
     def of_size(self, size: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The example with that many samples."""
@@ -198,8 +198,8 @@ class Graph:
         return GraphModule(self.module, graph).eval().requires_grad_(False)
 
 
-def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 0 and isinstance(value.shape[0], torch.SymInt)
+def _has_any_batch(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and is_any_number(value.shape[0])
 
 
 def _writes(node: Node) -> bool:

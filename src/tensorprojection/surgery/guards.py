@@ -38,8 +38,13 @@ def keep_guards(module: GraphModule) -> None:
                 for axis, size in enumerate(value.shape):
                     sizes.check(node, axis, size)
             else:
-                _check(graph, operator.eq, node, value, f"{node.name} == {value!r}")
+                _check(graph, operator.eq, node, value, f"{node.target} == {value!r}")
         sizes.check_conditions()
+
+
+def is_any_number(size: Any) -> bool:
+    """Whether a size stands for any number; one may also be a symbol that turned out as fixed."""
+    return isinstance(size, torch.SymInt) and not size.node.expr.is_number
 
 
 def check_size_is_not(node: Node, size: int) -> None:
@@ -66,8 +71,8 @@ class _Sizes:
 
     def check(self, node: Node, axis: int, size: Any) -> None:
         got, name = _size(node, axis), _name(node, axis)
-        if isinstance(size, int):
-            _check(self._graph, operator.eq, got, size, f"{name} == {size}")
+        if not is_any_number(size):
+            _check(self._graph, operator.eq, got, int(size), f"{name} == {size}")
             return
         self._environment, expression = size.node.shape_env, size.node.expr
         if expression.is_Symbol and expression not in self._known:
@@ -98,18 +103,18 @@ class _Sizes:
         text = PythonPrinter().doprint(expression.xreplace(names))
         proxies = {symbol: proxy for symbol, (proxy, _) in self._known.items()}
         try:
-            followed: Proxy = sympy_interp(PythonReferenceAnalysis, proxies, expression)
+            followed: Any = sympy_interp(PythonReferenceAnalysis, proxies, expression)
         except Exception as error:
             raise ProjectionValueError(
                 "Expected a model whose conditions on its arguments' sizes can be checked, got "
                 f"{text}."
             ) from error
-        node: Node = followed.node
-        return node, text
+        return followed.node, text
 
 
 def _first_operation(graph: Graph) -> Node:
-    return next(node for node in graph.nodes if node.op not in ("placeholder", "get_attr"))
+    first: Node = next(n for n in graph.nodes if n.op not in ("placeholder", "get_attr"))
+    return first
 
 
 def _size(node: Node, axis: int) -> Node:
@@ -117,7 +122,7 @@ def _size(node: Node, axis: int) -> Node:
 
 
 def _name(node: Node, axis: int) -> str:
-    return f"{node.name}.shape[{axis}]"
+    return f"{node.target}.shape[{axis}]"
 
 
 def _check(
