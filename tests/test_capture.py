@@ -136,3 +136,11 @@ def test_a_module_that_returns_no_tensor():
 
     with pytest.raises(ProjectionTypeError, match=r"returns a tensor.*got dict"):
         list(tp.capture(nn.Sequential(Named()), "0", X))
+
+
+def test_a_module_of_two_names():
+    relu = nn.ReLU()
+    model = nn.Sequential(relu, nn.Conv2d(3, 5, 1), relu)
+    x = torch.randn(2, 3, 4, 4)
+    for name in ("0", "2"):  # one module, called twice
+        assert [f.shape[1] for f in tp.capture(model, name, x)] == [3, 5]

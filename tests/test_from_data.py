@@ -175,3 +175,13 @@ def test_wrong_arguments():
     for sweeps in (-1, 1.5, True):
         with pytest.raises(ProjectionValueError, match="sweeps to be an integer >= 0"):
             tp.init_from_data(TensorProjection((3,), (2,)), samples(9, 3), sweeps=sweeps)
+
+
+@pytest.mark.parametrize("sweeps", [0, 2])
+def test_autocast_makes_no_difference(sweeps):
+    x = torch.randn(200, 6, 5)
+    expected = tp.init_from_data(TensorProjection((6, 5), (3, 2)), x, sweeps=sweeps)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = tp.init_from_data(TensorProjection((6, 5), (3, 2)), x, sweeps=sweeps)
+    assert torch.equal(got.W1, expected.W1)
+    assert torch.equal(got.W2, expected.W2)

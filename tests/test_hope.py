@@ -240,3 +240,19 @@ def test_an_input_of_another_shape():
 def test_filters_need_a_patch():
     with pytest.raises(ProjectionValueError, match="with a patch"):
         HOPE((3, 6, 8), 2).filters()
+
+
+@pytest.mark.parametrize("size", [1e20, 1e-30])
+@pytest.mark.parametrize("patch", [None, 2])
+def test_columns_of_any_size(size, patch):
+    layer = HOPE((3, 4, 4), 3, patch=patch)
+    with torch.no_grad():
+        layer.U[:, 1] *= size
+    assert_close(layer.columns().double(), torch.from_numpy(unit(layer.U)), rtol=0, atol=1e-6)
+    x = torch.randn(2, 3, 4, 4)
+    layer(x).square().sum().backward()
+    exact = HOPE((3, 4, 4), 3, patch=patch, dtype=torch.float64)
+    exact.load_state_dict(layer.state_dict())
+    exact(x.double()).square().sum().backward()
+    scale = exact.U.grad.abs().amax(0)
+    assert_close(layer.U.grad.double() / scale, exact.U.grad / scale, rtol=0, atol=1e-5)

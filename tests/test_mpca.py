@@ -424,3 +424,14 @@ except ImportError as error:
 def test_other_names_are_missing_as_ever():
     with pytest.raises(AttributeError, match="has no attribute 'NPCA'"):
         _ = tp.NPCA
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_autocast_makes_no_difference(kind):
+    x = kind(np.random.default_rng(0).normal(size=(50, 6, 5)).astype(np.float32))
+    mpca = MPCA((3, 2)).fit(x)
+    z = mpca.transform(x)
+    back = mpca.inverse_transform(z)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (MPCA((3, 2)).fit(x).transform(x) == z).all()
+        assert (mpca.inverse_transform(z) == back).all()

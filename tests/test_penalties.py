@@ -219,3 +219,29 @@ def test_bad_input():
         penalties.spread(torch.ones(3))
     with pytest.raises(ProjectionTypeError, match=r"z to be a torch.Tensor, got list"):
         penalties.spread([1.0])
+
+
+# Numbers whose squares are too large or too small
+
+
+@pytest.mark.parametrize("size", [1e20, 1e-30, 1e-37])
+def test_columns_of_any_size(size):
+    U = (torch.randn(6, 3) * torch.tensor([1.0, size, 1.0])).requires_grad_()
+    exact = U.detach().double().requires_grad_()
+    value, expected = penalties.hope(U), penalties.hope(exact)
+    assert value.item() == pytest.approx(D(exact.detach().numpy()), rel=1e-5)
+    value.backward()
+    expected.backward()
+    ours, theirs = U.grad.double(), exact.grad
+    for column in range(3):  # each by its own size
+        scale = theirs[:, column].abs().max()
+        assert_close(ours[:, column] / scale, theirs[:, column] / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e20, 1e-30])
+def test_spread_and_reconstruction_error_of_any_size(size):
+    z = torch.randn(5, 4, 3)
+    assert_close(penalties.spread(size * z) / size, penalties.spread(z))
+    layer = TensorProjection((4, 3), (2, 2))
+    got = penalties.reconstruction_error(layer, size * z) / size
+    assert_close(got, penalties.reconstruction_error(layer, z))

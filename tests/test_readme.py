@@ -1,4 +1,4 @@
-"""The README's code runs, block after block, as a reader would run it."""
+"""The README's code runs, each block by itself, as a reader would run it."""
 
 import re
 from pathlib import Path
@@ -6,17 +6,22 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_code_runs(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
-    names: dict = {}
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
-    printed = capsys.readouterr().out
-    assert "TensorProjection((32, 96, 96) -> (20, 48, 48)" in printed
-    assert "parameters of the model" in printed
+@pytest.mark.parametrize(
+    ("block", "printed"),
+    list(
+        zip(
+            BLOCKS,
+            ["TensorProjection((32, 96, 96) -> (20, 48, 48)", "parameters of the model"],
+            strict=True,
+        )
+    ),
+)
+def test_each_block_runs_alone(block, printed, capsys):
+    exec(compile(block, str(README), "exec"), {})
+    assert printed in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README.read_text("utf-8")))

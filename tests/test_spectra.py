@@ -210,3 +210,30 @@ def test_wrong_files(tmp_path):
     ]:
         with pytest.raises(ProjectionValueError, match=message):
             load_array(tmp_path / name)
+
+
+def test_a_suggestion_is_a_shape():
+    suggestion = tp.suggest_out_shape(torch.randn(60, 5, 4), 0.7)
+    assert tuple(suggestion) == suggestion.out_shape
+    assert len(suggestion) == 2
+    assert (suggestion[0], suggestion[-1], suggestion[:1]) == (
+        suggestion.out_shape[0],
+        suggestion.out_shape[1],
+        suggestion.out_shape[:1],
+    )
+    for layer in (
+        tp.TensorProjection((5, 4), suggestion),
+        tp.LazyTensorProjection(suggestion),
+        tp.TransposeTensorProjection(suggestion, (5, 4)).transpose(),
+    ):
+        assert layer(torch.ones(1, 5, 4)).shape == (1, *suggestion.out_shape)
+
+
+def test_autocast_makes_no_difference():
+    x = torch.randn(200, 6, 5)
+    expected = tp.suggest_out_shape(x, 0.7)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = tp.suggest_out_shape(x, 0.7)
+    assert got.energy == expected.energy
+    for a, b in zip(got.spectra, expected.spectra, strict=True):
+        assert torch.equal(a, b)

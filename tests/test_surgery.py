@@ -373,3 +373,54 @@ def test_bad_arguments(net, x):
         tp.replace(net, 3, example_input=x)
     with pytest.raises(ProjectionValueError, match=r"runs on example_input, got RuntimeError"):
         tp.replace(net, nn.MaxPool2d, example_input=x[:, :2])
+
+
+# A module itself, a suggestion, autocast, hooks
+
+
+def test_the_module_itself(net, x):
+    new, report = tp.replace(net, net.features.pool1, example_input=x)
+    assert names(report) == ["features.pool1"] == list(projections(new))
+    with pytest.raises(ProjectionValueError, match=r"'features.norm1': BatchNorm2d"):
+        tp.replace(net, net.features.norm1, example_input=x)
+
+
+def test_another_module_is_no_selector(net, x):
+    with pytest.raises(
+        ProjectionValueError,
+        match=r"model itself, got MaxPool2d.*the type: MaxPool2d, not",
+    ):
+        tp.replace(net, nn.MaxPool2d(2), example_input=x)
+
+
+def test_a_suggestion_is_an_out_shape():
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1))
+    x = torch.randn(20, 3, 16, 16)
+    suggestion = tp.suggest_out_shape(tp.capture(net, "0", x), 0.8)
+    new, _ = tp.replace(net, "1", suggestion, example_input=x)
+    assert new[1].out_shape == suggestion.out_shape
+
+
+def test_parameters_in_an_autocast_block_are_not_of_its_type(x):
+    class Cast(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.pool = nn.Conv2d(3, 4, 1), nn.MaxPool2d(2)
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.pool(self.conv(x))
+
+    new, _ = tp.replace(Cast(), "pool", example_input=x)
+    assert new.pool.W2.dtype == torch.float32
+    assert new(x).dtype == torch.bfloat16
+
+
+def test_hooks_are_dropped_and_the_report_says_so(net, x):
+    calls = []
+    net.features.pool1.register_forward_hook(lambda *_: calls.append(1))
+    new, report = tp.replace(net, "features.pool*", example_input=x)
+    assert [change.note for change in report.changes] == ["its hooks are dropped", ""]
+    calls.clear()
+    new(x)
+    assert not calls

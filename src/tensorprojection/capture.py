@@ -34,7 +34,7 @@ def capture(model: nn.Module, name: str, loader: Tensor | Iterable[Any]) -> Iter
         loader: batches that the model takes; of a tuple such as ``(x, y)`` the first entry. A
             tensor is cut into batches of 64.
     """
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     if name not in modules:
         near = get_close_matches(name, [n for n in modules if n], n=5, cutoff=0.4)
         names = near or [n for n in modules if n][:5]

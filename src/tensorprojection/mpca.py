@@ -22,6 +22,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from .alternating import alternate, bound, check_sizes, largest_shape, start
+from .dtypes import no_autocast
 from .errors import ProjectionTypeError, ProjectionValueError
 from .project import back_project, project
 from .scatter import ModeScatter, scatter
@@ -255,13 +256,15 @@ def _shaped(x: Tensor | Array, shape: Shape | None, name: str) -> tuple[Tensor |
 def _mapped(samples: Tensor | Array, function: Any, shape: Shape) -> Tensor | Array:
     """function of all samples: of an array in chunks, so that no second copy of it is needed."""
     if isinstance(samples, Tensor):
-        z: Tensor = function(samples.to(working_dtype(samples)))
+        with no_autocast(samples):
+            z: Tensor = function(samples.to(working_dtype(samples)))
         return z.to(samples.dtype) if samples.is_floating_point() else z
     result: Array = np.empty((len(samples), *shape), samples.dtype)
     rows = max(1, CHUNK_BYTES // max(1, samples[:1].nbytes))
     for first in range(0, len(samples), rows):
         x = as_tensor(samples[first : first + rows])
-        result[first : first + rows] = function(x.to(working_dtype(x))).numpy()
+        with no_autocast(x):
+            result[first : first + rows] = function(x.to(working_dtype(x))).numpy()
     return result
 
 

@@ -50,9 +50,10 @@ def hope(U: Tensor) -> Tensor:
     >>> 0 <= hope(U).item() < 0.01
     True
 
-    The gradient is finite everywhere. Where D has none, one of its subgradients is taken: 0 for a
-    pair at a right angle and for a column of zeros, whose cosines count as 0. At exactly parallel
-    columns the gradient is 0 as well, for these are D's maximum: D alone does not part them.
+    The gradient is finite wherever numbers of its size, 1/‖u_i‖, are. Where D has none, one of its
+    subgradients is taken: 0 for a pair at a right angle and for a column of zeros, whose cosines
+    count as 0. At exactly parallel columns the gradient is 0 as well, for these are D's maximum: D
+    alone does not part them.
 
     Args:
         U: a matrix, ``p × q``. Its columns may have any length.
@@ -138,11 +139,24 @@ def spread(z: Tensor) -> Tensor:
 
 def unit_columns(U: Tensor) -> Tensor:
     """U with columns of length 1; a column of zeros stays one and has the gradient 0."""
-    norms = torch.linalg.vector_norm(U, dim=0)
-    return U / torch.where(norms > 0, norms, torch.inf)
+    scaled, _ = _of_size_one(U, dim=0)
+    norms = torch.linalg.vector_norm(scaled, dim=0)
+    return scaled / torch.where(norms > 0, norms, torch.inf)
 
 
 def _mean_rms(x: Tensor, batch_dims: int) -> Tensor:
+    scaled, sizes = _of_size_one(x.flatten(batch_dims), dim=-1)
     # The norm rather than the root of a mean of squares: its gradient at 0 is 0, the root's is NaN.
-    by_sample: Tensor = torch.linalg.vector_norm(x.flatten(batch_dims), dim=-1)
+    by_sample: Tensor = torch.linalg.vector_norm(scaled, dim=-1) * sizes
     return by_sample.mean() / sqrt(prod(x.shape[batch_dims:]))
+
+
+def _of_size_one(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """x divided by its largest entry along an axis, and these; 1 in place of 0.
+
+    In float32 the square of 1e20 overflows and that of 1e-30 vanishes. What a norm or a direction
+    is in the end does not depend on the divisor, so that no derivative needs to go through it.
+    """
+    sizes = x.detach().abs().amax(dim)
+    sizes = torch.where(sizes > 0, sizes, 1.0)
+    return x / sizes.unsqueeze(dim), sizes

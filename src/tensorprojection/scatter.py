@@ -21,6 +21,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from .dtypes import no_autocast
 from .errors import ProjectionValueError
 from .layout import Matrices
 from .project import project
@@ -155,6 +156,11 @@ def core_energies(source: Source, mean: Tensor, Us: Matrices) -> Tensor:
 
 def gram(x: Tensor, k: int) -> Tensor:
     """Σ_n X_(k) X_(k)ᵀ over samples ``(n, *shape)``, modes counted from 0."""
+    with no_autocast(x):  # it may be on where data is looked at
+        return _gram(x, k)
+
+
+def _gram(x: Tensor, k: int) -> Tensor:
     p, left, right = x.shape[k + 1], prod(x.shape[: k + 1]), prod(x.shape[k + 2 :])
     if right == 1:
         A = x.reshape(left, p)
@@ -178,7 +184,7 @@ def leading(S: Tensor, q: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 def _project(x: Tensor, Us: Matrices) -> Tensor:
-    with torch.no_grad():
+    with torch.no_grad(), no_autocast(x):
         return project(x, [None if U is None else U.to(x) for U in Us])
 
 

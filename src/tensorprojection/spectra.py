@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
 from torch import Tensor
@@ -24,8 +25,14 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Suggestion:
-    """What :func:`suggest_out_shape` found.
+class Suggestion(Sequence[int]):
+    """What :func:`suggest_out_shape` found: a sequence of sizes, ``out_shape``, and more.
+
+    >>> suggestion = suggest_out_shape(torch.randn(100, 8, 6), 0.8)
+    >>> import tensorprojection as tp
+    >>> layer = tp.TensorProjection((8, 6), suggestion)
+    >>> layer.out_shape == suggestion.out_shape == tuple(suggestion)
+    True
 
     Attributes:
         in_shape: the shape of one sample.
@@ -47,6 +54,16 @@ class Suggestion:
             f"Suggestion({self.in_shape} -> {self.out_shape}, keeps {least}{_percent(self.energy)} "
             "of the energy)"
         )
+
+    def __len__(self) -> int:
+        return len(self.out_shape)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Shape: ...
+    def __getitem__(self, index: int | slice) -> int | Shape:
+        return self.out_shape[index]
 
     def table(self) -> str:
         """The spectra as text: by mode, how many directions hold 90, 95 and 99 % by themselves."""

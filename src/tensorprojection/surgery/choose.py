@@ -14,7 +14,11 @@ from ..shapes import Shape
 from .run import Call
 
 What: TypeAlias = (
-    str | type[nn.Module] | tuple[type[nn.Module], ...] | Callable[[str, nn.Module], bool]
+    str
+    | nn.Module
+    | type[nn.Module]
+    | tuple[type[nn.Module], ...]
+    | Callable[[str, nn.Module], bool]
 )
 
 # By the number of spatial axes.
@@ -38,6 +42,8 @@ def candidates(model: nn.Module) -> dict[str, nn.Module]:
 def choose(model: nn.Module, what: What) -> tuple[dict[str, nn.Module], bool]:
     """The candidates that ``what`` means, and whether it named one and no other."""
     found = candidates(model)
+    if isinstance(what, nn.Module):
+        what = _name_of(model, what)
     if isinstance(what, str) and what in dict(model.named_modules(remove_duplicate=False)):
         if what not in found:
             raise ProjectionValueError(
@@ -54,6 +60,19 @@ def choose(model: nn.Module, what: What) -> tuple[dict[str, nn.Module], bool]:
     return chosen, False
 
 
+def _name_of(model: nn.Module, what: nn.Module) -> str:
+    names: list[str] = [
+        name for name, m in model.named_modules(remove_duplicate=False) if m is what
+    ]
+    if names:
+        return names[0]
+    kind = type(what).__name__
+    raise ProjectionValueError(
+        f"Expected a module of the model itself, got {what!r}, which is another one. For all "
+        f"modules of its kind, give the type: {kind}, not {kind}(…)."
+    )
+
+
 def _means(what: What, name: str, module: nn.Module) -> bool:
     if isinstance(what, str):
         return fnmatchcase(name, what)
@@ -63,8 +82,9 @@ def _means(what: What, name: str, module: nn.Module) -> bool:
     if callable(what):
         return bool(what(name, module))
     raise ProjectionTypeError(
-        "Expected what to be a module's name, a pattern of names such as 'features.*.pool', a "
-        f"type, a tuple of types or a function of name and module, got {what!r}."
+        "Expected what to be a module of the model or its name, a pattern of names such as "
+        "'features.*.pool', a type, a tuple of types or a function of name and module, "
+        f"got {what!r}."
     )
 
 
@@ -109,7 +129,10 @@ def place_of(name: str, model: nn.Module, calls: list[Call]) -> Place | str:
         several = ", ".join(str(in_shape) for in_shape, _ in sorted(shapes, reverse=True))
         return f"it is called with several shapes ({several}); give each place its own module"
     ((in_shape, out_shape),) = shapes
-    return Place(in_shape, out_shape, calls[0].x if weight is None else weight)
+    if weight is None:
+        # Where autocast is on, x has its type, which is not one to keep parameters in.
+        weight = calls[0].x.float() if calls[0].autocast else calls[0].x
+    return Place(in_shape, out_shape, weight)
 
 
 def refusal(in_shape: Shape, out_shape: Shape) -> str | None:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import ProjectionValueError
 from ..hope import HOPE
+from .compare import difference, own_rounding
 from .mark import MAP, mark
 from .run import arguments, check_model, count, duplicate, run
 from .step import Step
@@ -80,12 +81,21 @@ def fold(model: nn.Module, example_input: Tensor | Sequence[Any]) -> Folded:
 
     The result computes what the model computes in eval mode, to rounding; fold runs the example
     through both, and refuses to return a model that differs. It takes batches of any size if the
-    model does, does not learn, and keeps the device and the type that it was folded on. Save it
-    with ``torch.save``, or export it with ``torch.export`` or ``torch.onnx.export(dynamo=True)``.
+    model does, does not learn, and keeps the device and the type that it was folded on. All else
+    that the example fixes stays fixed: another flag, number or size of an axis than the example's
+    is refused when the folded model is called, by a RuntimeError that names it.
+
+    To keep it, export it with ``torch.export`` or ``torch.onnx.export(dynamo=True)``, or save it
+    whole. That is a pickle of a module, which torch loads only if told that its source is trusted;
+    this package is not needed to load it::
+
+        torch.save(folded, "folded.pt")
+        folded = torch.load("folded.pt", weights_only=False)
 
     Args:
         model: stays as it is. torch.export must be able to follow it.
-        example_input: a tensor, or a tuple of the model's arguments; axis 0 is the batch.
+        example_input: a tensor, or a tuple of the model's arguments; axis 0 is the batch. Numbers
+            and flags among them become constants.
     """
     # Only here: a program that trains does not need the graph tools.
     from .graph import Graph, graph_of
@@ -93,18 +103,74 @@ def fold(model: nn.Module, example_input: Tensor | Sequence[Any]) -> Folded:
 
     check_model(model)
     args = arguments(example_input)
+    _check_no_autocast(args)
+    _check_values(model, args)
     twin = duplicate(model)
-    expected = run(twin, args, "a model that runs on example_input")
+    if any(map(nn.parameter.is_lazy, twin.parameters())):
+        run(twin, args, "a model that runs on example_input")
+    # Of copies: a model may count its calls.
+    expected = run(duplicate(twin), args, "a model that runs on example_input")
     hopes = [(name, m) for name, m in twin.named_modules() if isinstance(m, HOPE)]
-    graph = Graph(graph_of(mark(twin), args))
+    graph = Graph(graph_of(mark(duplicate(twin)), args))
     steps = [Projected(graph, node).fold() for node in graph.nodes if node.target == MAP]
-    steps += [_hope_step(name, layer) for name, layer in hopes]
+    steps += [_hope_step(name, layer) for name, layer in hopes if graph.reads(name)]
     if not steps:
         raise ProjectionValueError("Expected a model with a projection to fold, got none in use.")
+    eps = graph.coarsest()
     folded = graph.finish()
     _check_plain(folded)
-    difference = _difference(run(folded, args, "a folded model that runs"), expected)
-    return Folded(folded, FoldReport(tuple(steps), count(model), count(folded), difference))
+    off = _difference(twin, folded, args, expected, eps)
+    for size in (0, 1):
+        if _goes_another_way(twin, folded, graph.of_size(size, args), eps):
+            graph.refuse_size(size)
+    folded.recompile()
+    return Folded(folded, FoldReport(tuple(steps), count(model), count(folded), off))
+
+
+def _check_values(model: nn.Module, args: tuple[Any, ...]) -> None:
+    tensors = [*model.parameters(), *model.buffers(), *tree_leaves(args)]
+    if any(isinstance(t, Tensor) and t.is_meta for t in tensors):
+        raise ProjectionValueError(
+            "Expected a model and an example with values, got tensors on the meta device."
+        )
+
+
+def _check_no_autocast(args: tuple[Any, ...]) -> None:
+    devices = {"cpu", *(a.device.type for a in tree_leaves(args) if isinstance(a, Tensor))}
+    if on := [d for d in sorted(devices - {"meta"}) if torch.is_autocast_enabled(d)]:
+        raise ProjectionValueError(
+            f"Expected fold outside of an autocast block, got autocast on for {' and '.join(on)}. "
+            "What the model computes must not depend on where it is folded: put the block into "
+            "its forward."
+        )
+
+
+def _difference(
+    twin: nn.Module, folded: nn.Module, args: tuple[Any, ...], expected: Any, eps: float
+) -> float:
+    buffers = [(b, b.clone()) for b in folded.buffers()]
+    got = run(folded, args, "a folded model that runs")
+    for b, value in buffers:  # a model may count its calls
+        b.copy_(value)
+    return difference(got, expected, eps, lambda: own_rounding(twin, args, expected))
+
+
+def _goes_another_way(
+    twin: nn.Module, folded: nn.Module, args: tuple[Any, ...], eps: float
+) -> bool:
+    """Whether the model gives these samples something else, by a branch that no graph has.
+
+    An exporter takes it for granted that there are two samples or more.
+    """
+    try:
+        expected = run(duplicate(twin), args, "a model that runs")
+    except ProjectionValueError:
+        return False  # then nobody misses it
+    try:
+        _difference(twin, folded, args, expected, eps)
+    except ProjectionValueError:
+        return True
+    return False
 
 
 def _hope_step(name: str, layer: HOPE) -> Step:
@@ -113,30 +179,11 @@ def _hope_step(name: str, layer: HOPE) -> Step:
 
 
 def _check_plain(folded: torch.fx.GraphModule) -> None:
-    ours = [
-        str(node.target) for node in folded.graph.nodes if "tensorprojection" in str(node.target)
-    ]
+    graphs = [m.graph for m in folded.modules() if isinstance(m, torch.fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes]
+    ours = [str(node.target) for node in nodes if "tensorprojection" in str(node.target)]
     if ours:
         raise ProjectionValueError(
-            "Expected projections as modules, which can be folded, got a model that calls this "
-            f"library's functions itself: {', '.join(ours)}."
+            "Expected projections as modules outside of control flow, which can be folded, got a "
+            f"model that calls this library's functions itself: {', '.join(ours)}."
         )
-
-
-def _difference(got: Any, expected: Any) -> float:
-    """The largest difference of the outputs; an error where it is more than rounding."""
-    largest = 0.0
-    for a, b in zip(tree_leaves(got), tree_leaves(expected), strict=True):
-        if not isinstance(b, Tensor) or not b.is_floating_point() or not b.numel():
-            continue
-        equal = (a == b) | (a.isnan() & b.isnan())  # infinities too
-        difference = (a.double() - b.double()).abs().masked_fill(equal, 0).max().item()
-        scale = b.double().abs().nan_to_num(posinf=0.0).max().item()
-        allowed = max(1e-5, 16 * torch.finfo(b.dtype).eps) * max(1.0, scale)
-        if not difference <= allowed:  # so that NaN is refused
-            raise ProjectionValueError(
-                "Expected the folded model to give the same outputs for example_input, got a "
-                f"difference of {difference:.1e}. Does the model give the same twice?"
-            )
-        largest = max(largest, difference)
-    return largest

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ..errors import ProjectionValueError
+from .guards import check_size_is_not, is_any_number, keep_guards
+from .inline import inline_blocks
+from .mark import belongs_to
+from .run import run
 
 _aten = torch.ops.aten
 CONVS = (
@@ -29,13 +34,43 @@ _DROPOUTS = (_aten.dropout.default, _aten.feature_dropout.default)
 
 def graph_of(model: nn.Module, args: tuple[Any, ...]) -> GraphModule:
     """The model in eval mode as a graph, for batches of any size."""
-    tensors = [a for a in args if isinstance(a, Tensor) and a.ndim]
-    if all(t.shape[0] == 1 for t in tensors):
-        # The exporter takes a size of 1 for a constant.
-        args = tuple(torch.cat([a, a]) if isinstance(a, Tensor) and a.ndim else a for a in args)
-    any_batch = tree_map(
-        lambda a: {0: torch.export.Dim.AUTO} if isinstance(a, Tensor) and a.ndim else None, args
-    )
+    errors: list[ProjectionValueError] = []
+    for example in _examples(args):
+        try:
+            module = _followed(model, example)
+            if example is not args:
+                run(module, args, "a graph that takes the example as it is")
+        except ProjectionValueError as error:
+            errors.append(error)
+        else:
+            return module
+    raise errors[-1]  # that of the example as it is
+
+
+def _examples(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The example with two samples for one, if that is what it has; then as it is.
+
+    The exporter takes a size of 1 for a constant. Which arguments have a batch axis nobody knows:
+    all are tried, then those of more axes than one.
+    """
+    for least in (1, 2):
+        doubled = tree_map(
+            lambda a, least=least: torch.cat([a, a]) if _may_be_one_sample(a, least) else a, args
+        )
+        if any(a is not b for a, b in zip(tree_leaves(doubled), tree_leaves(args), strict=True)):
+            yield doubled
+    yield args
+
+
+def _may_be_one_sample(a: Any, least: int) -> bool:
+    return isinstance(a, Tensor) and a.ndim >= least and a.shape[0] == 1
+
+
+def _followed(model: nn.Module, args: tuple[Any, ...]) -> GraphModule:
+    any_batch: Any = torch.export.ShapesCollection()
+    for a in tree_leaves(args):
+        if isinstance(a, Tensor) and a.ndim and a.shape[0] != 1:
+            any_batch[a] = {0: torch.export.Dim.AUTO}
     try:
         program = torch.export.export(model, args, dynamic_shapes=any_batch)
     except Exception as error:
@@ -44,10 +79,10 @@ def graph_of(model: nn.Module, args: tuple[Any, ...]) -> GraphModule:
             f"{type(error).__name__}: {error}"
         ) from error
     module: Any = program.module()
+    keep_guards(module)
+    inline_blocks(module)
     for node in list(module.graph.nodes):
-        if node.op == "call_module" and not node.users:  # the exporter's check of the input
-            module.graph.erase_node(node)
-        elif node.target in _DROPOUTS and not node.args[2]:
+        if node.target in _DROPOUTS and not node.args[2]:
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
     return GraphModule(module, module.graph)
@@ -58,35 +93,64 @@ class Graph:
 
     def __init__(self, module: GraphModule) -> None:
         self.module = module
-        self._made = 0
+        self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self._any_batch = [_has_any_batch(node.meta.get("val")) for node in self.inputs]
+
+    def of_size(self, size: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The example with that many samples."""
+        leaves, spec = tree_flatten(args)
+        cut = [a[:size] if b else a for a, b in zip(leaves, self._any_batch, strict=True)]
+        return tree_unflatten(cut, spec)  # type: ignore[no-any-return]
+
+    def refuse_size(self, size: int) -> None:
+        """Check at every call that there are not that many samples."""
+        for node, any_batch in zip(self.inputs, self._any_batch, strict=True):
+            if any_batch:
+                check_size_is_not(node, size)
 
     @property
     def nodes(self) -> list[Node]:
         return list(self.module.graph.nodes)
 
+    def coarsest(self) -> float:
+        """The largest relative rounding error of the types that the model computes in."""
+        values = [node.meta.get("val") for node in self.nodes if node.op == "call_function"]
+        types = {v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()}
+        return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+
     def tensor(self, node: Any) -> Tensor:
         """The values of a parameter or buffer."""
+        return self._attribute(node).detach()  # type: ignore[no-any-return]
+
+    def _attribute(self, node: Node) -> Any:
         value: Any = self.module
-        for name in node.target.split("."):
+        for name in str(node.target).split("."):
             value = getattr(value, name)
-        return value.detach()  # type: ignore[no-any-return]
+        return value
 
     def used_once(self, node: Any) -> bool:
         """Whether a parameter belongs to one operation alone, so that it goes with it."""
         values = self.tensor(node)
-        same = [
-            n
-            for n in self.nodes
-            if n.op == "get_attr" and self.tensor(n).data_ptr() == values.data_ptr()
-        ]
+        constants = [self._attribute(n) for n in self.nodes if n.op == "get_attr"]
+        tensors = [c for c in constants if isinstance(c, Tensor)]
+        same = [t for t in tensors if t.data_ptr() == values.data_ptr()]
         return len(same) == 1 and len(node.users) == 1
 
-    def changes_later(self, node: Any) -> bool:
-        """Whether an operation writes into this node's result, which must be read before then."""
-        return any(
-            isinstance(user.target, torch._ops.OpOverload) and bool(user.target._schema.is_mutable)
-            for user in node.users
-        )
+    def writes_between(self, first: Node, last: Node) -> bool:
+        """Whether an operation between the two writes into a tensor, which may be one of theirs.
+
+        Through a view any tensor can be written to, so that it does not matter into which.
+        """
+        nodes = self.nodes
+        return any(map(_writes, nodes[nodes.index(first) + 1 : nodes.index(last)]))
+
+    def writes_after(self, node: Node) -> bool:
+        nodes = self.nodes
+        return any(map(_writes, nodes[nodes.index(node) + 1 :]))
+
+    def reads(self, name: str) -> bool:
+        """Whether the graph uses a constant that the module of that name got when it was marked."""
+        return any(belongs_to(node, name) and node.users for node in self.nodes)
 
     def only_user(self, node: Node) -> Node | None:
         return next(iter(node.users)) if len(node.users) == 1 else None
@@ -113,8 +177,7 @@ class Graph:
 
     def constant(self, values: Tensor) -> Node:
         """A new parameter that does not learn, as a node before all others."""
-        self._made += 1
-        name = f"folded{self._made}"
+        name = next(n for k in count(1) if not hasattr(self.module, n := f"folded{k}"))
         self.module.register_parameter(name, nn.Parameter(values, requires_grad=False))
         with self.module.graph.inserting_before(self.nodes[0]):
             return self.module.graph.get_attr(name)
@@ -133,6 +196,17 @@ class Graph:
         graph._tracer_cls = None  # the exporter's own cannot be saved
         # A new module takes over what its graph mentions, and nothing else.
         return GraphModule(self.module, graph).eval().requires_grad_(False)
+
+
+def _has_any_batch(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and is_any_number(value.shape[0])
+
+
+def _writes(node: Node) -> bool:
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(node.target._schema.is_mutable)
+    # A block, such as torch.cond's, may hold anything.
+    return isinstance(node.target, torch._ops.HigherOrderOperator) or node.op == "call_module"
 
 
 def _has_stored_weights(node: Node) -> bool:

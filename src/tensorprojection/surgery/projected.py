@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .graph import Graph, mode_products
+from .mark import module_of
 from .merge import into_conv_after, into_conv_before, into_linear_after
 from .step import Step
 from .table import THE_MODEL
@@ -25,7 +26,7 @@ class Projected:
         self.shape = list(x.shape)
         self.in_shape = tuple(map(int, x.shape[self.batch_dims :]))
         self.out_shape = tuple(map(int, z.shape[self.batch_dims :]))
-        self.name = next((U.target.rpartition(".")[0] for U in Us if U is not None), "")
+        self.name = next((module_of(U) for U in Us if U is not None), "")
         self.As: dict[int, Tensor] = {}  # by axis, each in × out
         for axis, U in enumerate(Us, start=self.batch_dims):
             if U is not None:
@@ -38,6 +39,9 @@ class Projected:
         if self.As:
             self._as_constants()
             became.append("products with constants")
+        elif not became and self.graph.writes_after(self.node):
+            # It changes nothing, but its result is a tensor of its own.
+            self.x = self.graph.call(self.node, torch.ops.aten.clone.default, self.x)
         self.x.meta.setdefault("val", self.node.meta["val"])  # the next projection may ask
         self.node.replace_all_uses_with(self.x)
         return Step(
@@ -49,7 +53,7 @@ class Projected:
 
     def _into_linear(self) -> str | None:
         linear = self.graph.linear_after(self.node, self.out_shape)
-        if linear is None or not self._may_move(linear.args[1]):
+        if linear is None or not self._may_move(linear.args[1:3], self.node, linear):
             return None
         weight = self.graph.tensor(linear.args[1])
         n, P, Q = weight.shape[0], prod(self.in_shape), prod(self.out_shape)
@@ -68,7 +72,7 @@ class Projected:
         conv, A = self.x, self._channels()
         if A is None or not self.graph.is_conv(conv, self.node) or len(conv.users) != 1:
             return None
-        if not self._may_move(conv.args[1], conv.args[0]):
+        if not self._may_move(conv.args[1:3], conv, self.node):
             return None
         weight = self.graph.tensor(conv.args[1])
         bias_node = conv.args[2] if len(conv.args) > 2 else None
@@ -89,7 +93,7 @@ class Projected:
             return None
         if not self.graph.is_conv(conv, self.node):
             return None
-        if conv.args[0] is not self.node or not self._may_move(conv.args[1]):
+        if conv.args[0] is not self.node or not self._may_move(conv.args[1:3], self.node, conv):
             return None
         weight = self.graph.tensor(conv.args[1])
         merged = into_conv_after(weight, A)
@@ -120,10 +124,10 @@ class Projected:
     def _done_with_channels(self) -> None:
         self.shape[1] = self.As.pop(1).shape[1]
 
-    def _may_move(self, weight: Any, x: Any = None) -> bool:
-        """Whether the merged operation reads the same x where it comes to stand."""
-        x = self.x if x is None else x
-        return self.graph.used_once(weight) and not self.graph.changes_later(x)
+    def _may_move(self, weights: Any, first: Any, last: Any) -> bool:
+        """Whether what the first node reads is the same where the last one stands, and constant."""
+        stored = [w for w in weights if w is not None]
+        return all(map(self.graph.used_once, stored)) and not self.graph.writes_between(first, last)
 
 
 def _numbers(*tensors: Tensor | None) -> int:

@@ -101,7 +101,8 @@ def replace(
 
     Max, average and adaptive pools can be replaced, and convolutions that are strided or 1×1, of
     one to three spatial axes. In a convolution's place the projection does both its jobs, fewer
-    channels and a smaller map; what it had learned, and its bias, are gone. The model keeps its
+    channels and a smaller map; what it had learned, and its bias, are gone. So are hooks that were
+    registered on a replaced module; the report says so. The model keeps its
     mode (train or eval), device and type. It is tied to the example's size from then on, as a
     projection is.
 
@@ -109,14 +110,15 @@ def replace(
 
     Args:
         model: stays as it is, buffers included.
-        what: a module's name (``"features.transition1.pool"``), a pattern of names
-            (``"features.*.pool"``), a type or a tuple of types, or a function of name and module
-            that says whether this one is meant. Of what a pattern, type or function means, modules
-            that no projection can stand in for are kept, and the report says why. A module meant
-            by its own name is replaced, or an error says why not.
+        what: a module's name (``"features.transition1.pool"``) or the module itself
+            (``model.features.transition1.pool``), a pattern of names (``"features.*.pool"``), a
+            type or a tuple of types, or a function of name and module that says whether this one is
+            meant. Of what a pattern, type or function means, modules that no projection can stand
+            in for are kept, and the report says why. A module meant by itself or its own name is
+            replaced, or an error says why not.
         out_shape: what the projections give, without the batch axis; None for an axis left alone.
-            Default: what each replaced module gives for the example, so that the layers after it
-            fit.
+            A :class:`Suggestion` will do. Default: what each replaced module gives for the example,
+            so that the layers after it fit.
         example_input: a tensor, or a tuple of the model's arguments; its batch may be small.
         options: further arguments of :class:`TensorProjection`: ``init``, ``eps``, ``eps_mode``.
 
@@ -179,7 +181,11 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
 
 
 def _change(name: str, was: nn.Module, layer: TensorProjection) -> Change:
-    dropped = getattr(was, "bias", None) is not None
+    dropped = []
+    if getattr(was, "bias", None) is not None:
+        dropped.append("its bias is dropped")
+    if was._forward_hooks or was._forward_pre_hooks or was._backward_hooks:
+        dropped.append("its hooks are dropped")
     return Change(
         name,
         type(was).__name__,
@@ -188,7 +194,7 @@ def _change(name: str, was: nn.Module, layer: TensorProjection) -> Change:
         layer.out_shape,
         count(was),
         count(layer),
-        "its bias is dropped" if dropped else "",
+        ", ".join(dropped),
     )
 
 

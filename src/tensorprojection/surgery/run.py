@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..dtypes import autocasts
 from ..errors import ProjectionTypeError, ProjectionValueError
 
 M = TypeVar("M", bound=nn.Module)
@@ -59,6 +60,7 @@ class Call:
 
     x: Any
     z: Any
+    autocast: bool  # whether it was on there
 
 
 def watch(model: nn.Module, names: Iterable[str], args: tuple[Any, ...]) -> dict[str, list[Call]]:
@@ -75,7 +77,8 @@ def watch(model: nn.Module, names: Iterable[str], args: tuple[Any, ...]) -> dict
             z: Any,
             seen: list[Call] = seen,
         ) -> None:
-            seen.append(Call((*inputs, *named.values())[0], z))
+            x = (*inputs, *named.values())[0]
+            seen.append(Call(x, z, isinstance(x, Tensor) and autocasts(x)))
 
         twin.get_submodule(name).register_forward_hook(note, with_kwargs=True)
     run(twin, args, "a model that runs on example_input")
