@@ -3,9 +3,9 @@
 The limits follow from the types and the case, and are tuned to nothing: the oracle runs once in
 float64 and `SAMPLES` times with the noise of the roundings that the types make (`oracle.Rounding`,
 which has units in the last place, the lengths of sums and W's condition in it). Let d be how far
-these runs fall from the first. A number may be off by `SAFETY` times d's root mean square over the
-tensor plus its own mean |d|, and by four roundings of its own. Where that reaches into what the type
-cannot hold, nothing is compared.
+these runs fall from the first. A number may be off by `SAFETY` times d's root mean square over
+the tensor plus its own mean |d|, and by four roundings of its own. Where that reaches into what
+the type cannot hold, nothing is compared.
 """
 
 from __future__ import annotations
@@ -44,7 +44,16 @@ def complaints(case: Case) -> list[str]:
     z = names["z"]
     if z.numel() and z.untyped_storage().data_ptr() == names["x"].untyped_storage().data_ptr():
         found.append("z shares the memory of x")
+    if case.use in ("once", "frozen") and z.numel():
+        formats = [torch.contiguous_format, *_channels_last(z)]
+        of_x = [f for f in formats if names["x"].is_contiguous(memory_format=f)]
+        if of_x and not any(z.is_contiguous(memory_format=f) for f in of_x):
+            found.append(f"z has strides {z.stride()}, x is in the format {of_x[0]}")
     return found + list(_numbers(case, names))
+
+
+def _channels_last(x: Tensor) -> list[torch.memory_format]:
+    return {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(x.ndim, [])
 
 
 def _numbers(case: Case, names: dict[str, Any]) -> Iterator[str]:
@@ -110,7 +119,7 @@ def _expected(case: Case, names: dict[str, Any], seed: int | None) -> Sequence[T
     rounding = None
     if seed is not None:
         types = (getattr(torch, case.z_dtype), getattr(torch, case.W_dtype))
-        rounding = oracle.Rounding(*types, seed)
+        rounding = oracle.Rounding(*types, seed, frozen=case.use == "frozen")
     layer = names["layer"]
     leaves = {"x": _leaf(names["x"]), **{n: _leaf(getattr(layer, n)) for n in case.leaves}}
     Ws: list[Tensor | None] = [None] * len(case.large)
@@ -129,6 +138,7 @@ def _expected(case: Case, names: dict[str, Any], seed: int | None) -> Sequence[T
                 "torch": torch,
                 "x": leaves["x"],
                 "layer": lambda x: apply(x, case.transposed),
+                "frozen": lambda x: apply(x, case.transposed),
                 "up": lambda x: apply(x, not case.transposed),
             },
         )

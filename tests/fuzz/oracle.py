@@ -5,10 +5,11 @@ its own but an integral over inverses, through which automatic differentiation g
 
     M^(-1/2) = 2/π ∫ e^u (M + e^(2u) I)^(-1) du,    M = WᵀW + ε²I
 
-Substituted so, the integrand is 1/(2s) sech(u - log s) in every eigendirection of M, s its root, and
-the trapezoidal rule is exact to float64 with some 350 points. W's singular value decomposition enters
-as constants V and σ only: with D = (σ² + ε² + e^(2u))^(-1/2), the matrix K = D Vᵀ(M + e^(2u)I) V D is
-the identity whatever W's condition, so that its inverse, and the derivative of that, lose no digits.
+Substituted so, the integrand is 1/(2s) sech(u - log s) in every eigendirection of M, s its root,
+and the trapezoidal rule is exact to float64 with some 350 points. W's singular value decomposition
+enters as constants V and σ only: with D = (σ² + ε² + e^(2u))^(-1/2), the matrix
+K = D Vᵀ(M + e^(2u)I) V D is the identity whatever W's condition, so that its inverse, and the
+derivative of that, lose no digits.
 
 `Rounding` disturbs all that a computation in another type would round, and so says how far its
 result may be off; see there.
@@ -44,9 +45,13 @@ class Rounding:
     Args:
         dtype: in which the map is carried out.
         W_dtype: that of the parameters.
+        frozen: whether U is stored in the parameters' type, and not only in that of the map.
     """
 
-    def __init__(self, dtype: torch.dtype, W_dtype: torch.dtype, seed: int) -> None:
+    def __init__(
+        self, dtype: torch.dtype, W_dtype: torch.dtype, seed: int, *, frozen: bool = False
+    ) -> None:
+        self.frozen = frozen
         self.generator = torch.Generator().manual_seed(seed)
         self.W_dtype = W_dtype
         self.stored = unit(dtype)
@@ -73,8 +78,12 @@ class Rounding:
 
         Only a float64 W has a U of float64's precision, and the integral here has some 350 terms.
         """
-        single = 0.0 if self.W_dtype == torch.float64 else 8 * unit(torch.float32)
-        return U * (1 + (single + sqrt(350 * len(U)) * UNIT64) * self._normal(U))
+        size = sqrt(350 * len(U)) * UNIT64
+        if self.W_dtype != torch.float64:
+            size += 8 * unit(torch.float32)
+        if self.frozen:
+            size += unit(self.W_dtype)
+        return U * (1 + size * self._normal(U))
 
     def _normal(self, x: Tensor) -> Tensor:
         return torch.randn(x.shape, generator=self.generator, dtype=torch.float64)

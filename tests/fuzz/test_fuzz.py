@@ -64,7 +64,12 @@ KNOWN = {
     "the imaginary part of a conjugate": Case(x_layout="imaginary part"),
     "no mode changed, in eval mode": replace(alone, training=False),
     "no mode changed, in training": alone,
+    "channels last, the channels left out of the layer": Case(
+        large=(6, 6), small=(3, 3), batch=(2, 5), x_layout="channels last"
+    ),
     "another W than that of the call before": replace(asleep, warm=True),
+    "a frozen layer": replace(asleep, use="frozen", x_layout="permuted"),
+    "more columns than the kernels take": Case(large=(97,), small=(66,), wanted=("x", "W1")),
     "no rows": replace(asleep, batch=(0,), training=True, wanted=("x", "W1", "W2")),
 }
 
