@@ -13,7 +13,7 @@ from .check import complaints
 from .shrink import shrink
 
 SEED = 0
-GROUPS, IN_A_GROUP = 10, 12
+GROUPS, IN_A_GROUP = 8, 10
 
 
 def fails(case):
