@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint fuzz bench clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ lint: $(VENV)/.test $(VENV)/.kernels ## style and types
 
 test: lint ## lint, types and all tests
 	$(BIN)/pytest -n 2
+
+fuzz: $(VENV)/.test $(VENV)/.kernels ## random layers on random tensors, against float64; MINUTES=5
+	cd tests && ../$(BIN)/python -m fuzz --minutes $(or $(MINUTES),5)
 
 bench: $(VENV)/.test $(VENV)/.kernels ## speed side by side with the peers, as ratios
 	$(BIN)/tpl bench

@@ -1,0 +1,1 @@
+"""Random layers on random tensors, against float64: short in the tests, long by ``make fuzz``."""
