@@ -75,7 +75,7 @@ def test_whatever_package_is_missing_is_named(run_without):
 
 
 def test_a_mistake_of_our_own_is_not_taken_for_a_missing_package(run_without):
-    done = run_without("tensorprojection.cli", "-c", BROKEN)
+    done = run_without("", "-c", BROKEN)
     assert done.returncode == 1
     assert "No module named 'tensorprojection.nonesuch'" in done.stderr
 
