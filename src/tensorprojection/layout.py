@@ -135,14 +135,16 @@ def memory_order(x: Tensor, b: int) -> Sizes:
 
 
 def _memory_order(shape: Sizes, stride: Sizes, b: int) -> Sizes:
-    batch_first = (*range(b), *sorted(range(b, len(stride)), key=lambda a: -stride[a]))
+    # The stride of an axis of size 1 says nothing, so what is contiguous without it comes first.
+    n = len(shape)
+    as_they_are = tuple(range(n))
+    if _has_no_gaps(as_they_are, shape, stride):
+        return as_they_are
+    batch_first = (*range(b), *sorted(range(b, n), key=lambda a: -stride[a]))
     if b < 2 or 0 in shape or _has_no_gaps(batch_first, shape, stride):
         return batch_first
-    # An axis of size 1 may have any stride: it stays where it is.
-    placed = sorted((a for a in batch_first if shape[a] != 1), key=lambda a: -stride[a])
-    by_stride = iter(placed)
-    order = tuple(a if shape[a] == 1 else next(by_stride) for a in batch_first)
-    return order if _has_no_gaps(order, shape, stride) else batch_first
+    by_stride = tuple(sorted(range(n), key=lambda a: -stride[a]))
+    return by_stride if _has_no_gaps(by_stride, shape, stride) else batch_first
 
 
 def _has_no_gaps(axes: Sizes, shape: Sizes, stride: Sizes) -> bool:
