@@ -19,10 +19,10 @@ from torch import Tensor
 from .dispatch import engine
 from .dtypes import autocasts, cast, map_dtype, no_autocast
 from .engine import Engine, LayerOptions, SavedForBackward
-from .errors import ProjectionError
 from .layout import Matrices
 from .polar import polar, polar_gradient, polar_values
 from .project import map_gradients
+from .saved import save, saved
 from .tracing import Onlooker, onlooker
 
 
@@ -48,11 +48,9 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, options: LayerOptions, x: Tensor, *Ws: Tensor | None) -> Tensor:
         used: Engine = engine()
-        z, saved = used.forward(x, Ws, options)
-        tensors = (x, *Ws, *saved.tensors)
-        ctx.engine, ctx.options, ctx.order, ctx.context = used, options, len(Ws), saved.context
-        ctx.kinds = [None if t is None else (t.shape, t.dtype) for t in tensors]
-        ctx.save_for_backward(*tensors)
+        z, kept = used.forward(x, Ws, options)
+        ctx.engine, ctx.options, ctx.order, ctx.context = used, options, len(Ws), kept.context
+        save(ctx, x, *Ws, *kept.tensors)
         return z
 
     @staticmethod
@@ -63,27 +61,13 @@ class _Node(torch.autograd.Function):
 
 def _gradients(ctx: Any, grad: Tensor) -> Sequence[Tensor | None]:
     """dL/dx and dL/dW by mode."""
-    x: Any
-    x, *rest = map(_as_saved, ctx.saved_tensors, ctx.kinds)
-    Ws, saved = rest[: ctx.order], SavedForBackward(tuple(rest[ctx.order :]), ctx.context)
+    x, *rest = saved(ctx)
+    Ws, kept = rest[: ctx.order], SavedForBackward(tuple(rest[ctx.order :]), ctx.context)
     wanted, options = ctx.needs_input_grad[1:], ctx.options
     if torch.is_grad_enabled() or not can_be_one_node(x, grad, *Ws):
         return _differentiable(x, grad, Ws, options, wanted)
     used: Engine = ctx.engine
-    return used.backward(x, grad, Ws, saved, options, wanted)
-
-
-def _as_saved(found: Tensor | None, kind: tuple[torch.Size, torch.dtype] | None) -> Tensor | None:
-    """What was saved; a hook on saved tensors may have kept it in another type."""
-    if found is None or kind is None:
-        return None
-    shape, dtype = kind
-    if found.shape != shape:
-        raise ProjectionError(
-            f"Expected a hook on saved tensors to give back a tensor of shape {tuple(shape)}, got "
-            f"{tuple(found.shape)}."
-        )
-    return cast(found, dtype)
+    return used.backward(x, grad, Ws, kept, options, wanted)
 
 
 def _differentiable(

@@ -20,6 +20,7 @@ Note [Closed under differentiation]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from .dtypes import check_floating, no_autocast
 from .engine import Polar
 from .eps import EpsMode, check_eps
 from .errors import ProjectionError, ProjectionValueError
+from .saved import save, saved
 from .torch_engine import lyapunov, through_gram, trace, work_dtype
 from .tracing import in_transform, is_opaque
 
@@ -175,27 +177,24 @@ class _Polar(torch.autograd.Function):
     ) -> Tensor:
         U, G, V, s = polar_values(W, eps, relative, dtype, name)
         ctx.eps, ctx.relative = eps, relative
-        ctx.save_for_backward(W, G, V, s)
+        save(ctx, W, G, V, s)
         return U
 
     @staticmethod
     def backward(ctx: Any, grad_U: Tensor) -> Any:
-        return _polar_backward(ctx, grad_U), None, None, None, None
+        grad_W = _polar_backward(saved(ctx), grad_U, ctx.eps, ctx.relative)
+        return grad_W, None, None, None, None
 
 
-def _polar_backward(ctx: Any, grad_U: Tensor) -> Tensor:
+def _polar_backward(kept: Sequence[Tensor], grad_U: Tensor, eps: float, relative: bool) -> Tensor:
     """dL/dW from dL/dU (Eq. 8 to 12, the 11th corrected)."""
+    W, G, V, s = kept
     with no_autocast(grad_U):  # a backward pass may be called where autocast is on
-        return _polar_gradient(ctx, grad_U)
-
-
-def _polar_gradient(ctx: Any, grad_U: Tensor) -> Tensor:
-    W, G, V, s = ctx.saved_tensors
-    if torch.is_grad_enabled() or in_transform(grad_U):
-        return polar_gradient(W, grad_U, V, s, ctx.eps, ctx.relative)
-    values: Any = _polar_grad_op if is_opaque(W, grad_U) else _polar_grad_values
-    result: Tensor = values(W, grad_U, G, V, s, ctx.eps, ctx.relative)
-    return result
+        if torch.is_grad_enabled() or in_transform(grad_U):
+            return polar_gradient(W, grad_U, V, s, eps, relative)
+        values: Any = _polar_grad_op if is_opaque(W, grad_U) else _polar_grad_values
+        result: Tensor = values(W, grad_U, G, V, s, eps, relative)
+        return result
 
 
 def polar_gradient(
@@ -233,7 +232,8 @@ class _PolarTransformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_U: Tensor, *_: Any) -> Any:
-        return _polar_backward(ctx, grad_U), None, None, None, None
+        grad_W = _polar_backward(ctx.saved_tensors, grad_U, ctx.eps, ctx.relative)
+        return grad_W, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, dW: Tensor, *_: Any) -> Any:

@@ -13,6 +13,7 @@ from .dispatch import engine
 from .dtypes import cast, check_floating, map_dtype, no_autocast
 from .errors import ProjectionTypeError, ProjectionValueError
 from .layout import Matrices, inverse, memory_order
+from .saved import save, saved
 from .tracing import Onlooker, onlooker
 
 
@@ -93,7 +94,7 @@ class _Planned(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, transposed: bool, x: Tensor, *Us: Tensor | None) -> Tensor:
         ctx.transposed = transposed
-        ctx.save_for_backward(x, *Us)
+        save(ctx, x, *Us)
         run: Any = _map_op if torch.compiler.is_compiling() else _map_values
         result: Tensor = run(x, list(Us), transposed, x)
         return result
@@ -105,7 +106,7 @@ class _Planned(torch.autograd.Function):
 
     @staticmethod
     def _gradients(ctx: Any, grad: Tensor) -> Any:
-        x, *Us = ctx.saved_tensors
+        x, *Us = saved(ctx)
         if torch.is_grad_enabled() or _wants_plain_operations(grad, Us):
             return None, *map_gradients(x, grad, Us, ctx.transposed, ctx.needs_input_grad[1:])
         _, want_x, *want_Us = ctx.needs_input_grad

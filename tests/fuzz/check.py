@@ -10,13 +10,15 @@ the type cannot hold, nothing is compared.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from tensorprojection.dispatch import use
+from tensorprojection.torch_engine import TORCH
 
 from . import cases, oracle
 from .cases import Case
@@ -178,30 +180,5 @@ def _kernels(on: bool) -> Iterator[None]:
     if on:
         yield
         return
-    try:
-        from tensorprojection.dispatch import use
-        from tensorprojection.torch_engine import TORCH
-    except ImportError:  # before there were engines: everybody asked for the kernels himself
-        with _no_library():
-            yield
-        return
     with use(TORCH):
         yield
-
-
-@contextmanager
-def _no_library() -> Iterator[None]:
-    from tensorprojection.compiled.library import load
-
-    asked = [
-        module
-        for name, module in list(sys.modules.items())
-        if name.startswith("tensorprojection") and getattr(module, "load", None) is load
-    ]
-    for module in asked:
-        module.load = lambda: None
-    try:
-        yield
-    finally:
-        for module in asked:
-            module.load = load
