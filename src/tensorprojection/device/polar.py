@@ -207,7 +207,6 @@ class _Lyapunov(torch.autograd.Function):
     @staticmethod
     def forward(H: Tensor, C: Tensor, size: Tensor) -> Tensor:
         unit = size.sqrt()
-        H, C, unit = torch.broadcast_tensors(H, C, unit)
         X = lyapunov.solve(_flat(H / unit), _flat(C / unit))
         return X.reshape(C.shape)
 
