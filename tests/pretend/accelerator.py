@@ -70,6 +70,10 @@ FREE = {
     "aten::lift_fresh",
     "aten::new_empty",
     "aten::new_empty_strided",
+    "aten::squeeze_",
+    "aten::t_",
+    "aten::transpose_",
+    "aten::unsqueeze_",
 }
 
 
@@ -105,6 +109,8 @@ class PretendTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (aten.detach.default, aten.alias.default):
             return cls(func(args[0].held))
+        if func is aten._has_compatible_shallow_copy_type.default:  # for `x.data = y`
+            return True
         raise Refused(f"{func} outside of the accelerator's context")
 
     def tolist(self) -> Any:
@@ -206,7 +212,12 @@ class Accelerator(TorchDispatchMode):
             if not isinstance(x, Tensor):
                 return x
             self._check_dtype(x.dtype, str(func))
-            return written[id(x)] if id(x) in written else PretendTensor(x)
+            if id(x) not in written:
+                return PretendTensor(x)
+            same = written[id(x)]
+            if same.shape != x.shape or same.stride() != x.stride():  # squeeze_ and its like
+                same.data = PretendTensor(x)
+            return same
 
         return tree_map(wrap, held)
 

@@ -83,6 +83,8 @@ FINE = {
     "where": lambda x: torch.where(x > 0, x, -x),
     "in place": lambda x: x.clone().mul_(2).add_(x),
     "a part in place": lambda x: x.clone()[1:].zero_() + x[:2],
+    "another shape in place": lambda x: x.clone().unsqueeze_(1).transpose_(0, 2).squeeze_(1),
+    "row times matrix": lambda x: x[0] @ x,
     "out": lambda x: torch.mm(x, x, out=torch.empty(3, 3, device=x.device)),
     "a number": lambda x: torch.full((3,), 2.0, device=x.device),
     "a number of the host": lambda x: x * torch.tensor(2.0),
