@@ -58,6 +58,8 @@ WAITING = {
 }
 WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
+COPIES = {"aten::copy_", "aten::copy", "aten::_to_copy", "aten::_copy_from"}
+
 # Operations that give memory or another look at it, and run nothing on the device.
 FREE = {
     "aten::_reshape_alias",
@@ -134,11 +136,13 @@ class Accelerator(TorchDispatchMode):
 
     Args:
         float64: whether it has float64, which Apple's has not.
+        may_wait: whether waits and copies are allowed, for code that is known to need them.
     """
 
-    def __init__(self, *, float64: bool = True) -> None:
+    def __init__(self, *, float64: bool = True, may_wait: bool = False) -> None:
         super().__init__()
         self.float64 = float64
+        self.may_wait = may_wait
         self.launches: Counter[str] = Counter()
 
     @property
@@ -171,36 +175,46 @@ class Accelerator(TorchDispatchMode):
         to_us = target is not None and target.type == NAME
         if not ours and not to_us:
             return func(*args, **kwargs)
-        self._check(func, args, tensors, ours, target)
+        self._check(func, args, kwargs, tensors, ours, target)
         held = func(*tree_map(_held, args), **tree_map(_held, kwargs))
         if not _is_free(func):
             self.launches[str(func.overloadpacket)] += 1
+        if target is not None and not to_us:
+            return held  # it went to the host
         return self._wrapped(func, held, args, kwargs)
 
     def _check(
         self,
         func: Any,
         args: Any,
+        kwargs: Any,
         tensors: list[Tensor],
         ours: list[PretendTensor],
         target: torch.device | None,
     ) -> None:
         name = func._schema.name
+        # A number of the host in a tensor without axes is handed over with the launch.
+        others = [x for x in tensors if not isinstance(x, PretendTensor) and x.ndim > 0]
+        if name in COPIES and (_crosses(ours, tensors, target) or others):
+            self._check_copy(func, tensors, kwargs)
+        elif others:
+            raise Refused(f"{func} with tensors on both host and device")
+        if self.may_wait:
+            return
         if name in WAITING or WAITING_TAGS & set(func.tags):
             raise Waited(f"{func} waits for the device")
         if name in ("aten::index", "aten::index_put", "aten::index_put_") and any(
             isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1]
         ):
             raise Waited(f"{func} with a mask waits for the device")
-        # A number of the host in a tensor without axes is handed over with the launch.
-        others = [x for x in tensors if not isinstance(x, PretendTensor) and x.ndim > 0]
-        is_copy = name in ("aten::copy_", "aten::copy", "aten::_to_copy", "aten::_copy_from")
-        crosses = bool(ours) and target is not None and target.type != NAME
-        crosses |= not ours and bool(tensors)
-        if crosses or (others and is_copy):
+
+    def _check_copy(self, func: Any, tensors: list[Tensor], kwargs: Any) -> None:
+        if not self.may_wait:
             raise Waited(f"{func} copies between host and device")
-        if others:
-            raise Refused(f"{func} with tensors on both host and device")
+        # Apple's converts on its side of the copy, so that a float64 has to be made after it.
+        types = {kwargs.get("dtype") or tensors[0].dtype, *(x.dtype for x in tensors)}
+        if torch.float64 in types and not self.float64:
+            raise Refused(f"{func}: this device has no float64, not even to copy from or to")
 
     def _wrapped(self, func: Any, held: Any, args: Any, kwargs: Any) -> Any:
         """What came out, on the device; an argument that was written to is that argument."""
@@ -209,7 +223,7 @@ class Accelerator(TorchDispatchMode):
         }
 
         def wrap(x: Any) -> Any:
-            if not isinstance(x, Tensor):
+            if not isinstance(x, Tensor) or any(x is arg for arg in args):
                 return x
             self._check_dtype(x.dtype, str(func))
             if id(x) not in written:
@@ -234,3 +248,8 @@ def _held(x: Any) -> Any:
 
 def _is_free(func: Any) -> bool:
     return bool(func.is_view) or func._schema.name in FREE
+
+
+def _crosses(ours: list[PretendTensor], tensors: list[Tensor], target: torch.device | None) -> bool:
+    """Whether a copy with this target leads from one side to the other."""
+    return bool(tensors) and target is not None and bool(ours) != (target.type == NAME)

@@ -216,3 +216,34 @@ def test_a_device_without_float64_refuses_it(kind, x):
         device.put(x.double())
     with Accelerator() as device:
         assert DOUBLES[kind](device.put(x)).dtype == torch.float64
+
+
+def test_where_waiting_is_allowed_numbers_come_and_go(x):
+    with Accelerator(may_wait=True) as device:
+        held = device.put(x)
+        here = held.cpu()
+        assert type(here) is torch.Tensor
+        assert torch.equal(here, x)
+        assert (held > 0).all().item() == (x > 0).all().item()
+        there = (2 * here).to(held.device)
+        assert isinstance(there, PretendTensor)
+        held.copy_(3 * here)
+        place = torch.zeros(3, 3)
+        assert place.copy_(held) is place
+    assert torch.equal(host(there), 2 * x)
+    assert torch.equal(place, 3 * x)
+    assert torch.equal(host(held), 3 * x)
+
+
+def test_without_float64_a_copy_cannot_convert_to_it(x):
+    with Accelerator(float64=False, may_wait=True) as device:
+        held = device.put(x)
+        assert held.cpu().double().dtype == torch.float64
+        for kind in (
+            lambda: held.to("cpu", torch.float64),
+            lambda: torch.zeros(3, 3, dtype=torch.float64).copy_(held),
+            lambda: held.copy_(x.double()),
+            lambda: x.double().to(held.device),
+        ):
+            with pytest.raises(Refused, match="no float64"):
+                kind()
