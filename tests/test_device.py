@@ -23,6 +23,7 @@ from tensorprojection.device import (
     modes_values,
     polar_by_products,
 )
+from tensorprojection.device import flag as flag_file
 from tensorprojection.device.lyapunov import shifts, solve
 from tensorprojection.device.modes import groups, in_stacks
 from tensorprojection.device.quintics import NEWTON, SMALLEST, best_quintic, quintics
@@ -453,8 +454,52 @@ def test_a_copy_that_is_on_its_way_is_not_overtaken():
     assert transport.started == 2
 
 
+def test_a_copy_without_a_wait_is_followed_by_an_event(monkeypatch):
+    """What a GPU does, with stand-ins: copies that do not block, then an event that is asked."""
+    order = []
+
+    class Place:
+        def copy_(self, norm, non_blocking):
+            assert non_blocking
+            order.append("copy")
+            self.norm = norm
+
+        def flatten(self):
+            return self.norm.flatten()
+
+    class Event:
+        passed = False
+
+        def __init__(self, device):
+            assert device == torch.device("cpu")
+
+        def record(self):
+            order.append("event")
+
+        def query(self):
+            return Event.passed
+
+    monkeypatch.setattr(flag_file, "_pinned_like", lambda norm: Place())
+    monkeypatch.setattr(torch, "Event", Event)
+    norms = [torch.ones(2, 1, 1), torch.full((1, 1, 1), float("nan"))]
+    arrival = flag_file._OnItsWay(norms)
+    assert order == ["copy", "copy", "event"]
+    assert not arrival.ready()
+    Event.passed = True
+    assert arrival.ready()
+    assert arrival.numbers()[:2] == [1.0, 1.0]
+    assert np.isnan(arrival.numbers()[2])
+
+
+def test_nothing_is_copied_while_a_graph_is_captured(monkeypatch):
+    monkeypatch.setattr(flag_file, "_is_capturing", lambda device: True)
+    flag = DeviceFlag()
+    flag.put(["W1"], [torch.full((1,), float("nan"))])
+    flag.check()
+
+
 def test_nothing_is_noted_where_it_cannot_be():
-    """While a graph is captured a transport has nothing to say."""
+    """A transport may have nothing to give."""
 
     class Captures:
         def start(self, norms):

@@ -100,7 +100,7 @@ class _Arrived:
 class _OnItsWay(_Arrived):
     def __init__(self, norms: Sequence[Tensor]) -> None:
         device = norms[0].device
-        pinned = [torch.empty(n.shape, dtype=n.dtype, pin_memory=True) for n in norms]
+        pinned = [_pinned_like(norm) for norm in norms]
         for place, norm in zip(pinned, norms, strict=True):
             place.copy_(norm.detach(), non_blocking=True)
         self._event = torch.Event(device)
@@ -109,6 +109,11 @@ class _OnItsWay(_Arrived):
 
     def ready(self) -> bool:
         return bool(self._event.query())
+
+
+def _pinned_like(norm: Tensor) -> Tensor:
+    """Memory of the host that the device can write itself."""
+    return torch.empty(norm.shape, dtype=norm.dtype, device="cpu", pin_memory=True)
 
 
 def _is_capturing(device: torch.device) -> bool:
