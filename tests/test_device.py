@@ -22,6 +22,7 @@ from tensorprojection.device import (
     modes_gradients,
     modes_values,
     polar_by_products,
+    polar_gradient_by_products,
 )
 from tensorprojection.device import flag as flag_file
 from tensorprojection.device.lyapunov import shifts, solve
@@ -292,6 +293,17 @@ def test_third_derivative(eps_mode):
         return torch.autograd.grad(polar(W, eps_mode, 0.3), W, D, create_graph=True)[0]
 
     assert gradgradcheck(gradient, W, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("eps_mode", MODES)
+@pytest.mark.parametrize("kind", ["random", "rank-deficient", "batch"])
+def test_the_gradient_as_a_function_of_its_own(kind, eps_mode):
+    W, relative = torch.from_numpy(KINDS[kind]).requires_grad_(), eps_mode == "relative"
+    D = draw(W.shape).requires_grad_()
+    (expected,) = torch.autograd.grad(polar(W, eps_mode, 0.1), W, D)
+    found = polar_gradient_by_products(W, D, 0.1, relative)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert gradcheck(lambda W, D: polar_gradient_by_products(W, D, 0.1, relative), (W, D))
 
 
 @pytest.mark.parametrize("jacobian", [torch.func.jacrev, torch.func.jacfwd])

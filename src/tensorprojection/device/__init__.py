@@ -16,7 +16,7 @@ Note [How exact]
 
 from .flag import DeviceFlag
 from .modes import modes_gradients, modes_values
-from .polar import polar_by_products
+from .polar import polar_by_products, polar_gradient_by_products
 
 # Devices that cannot hold float64: U has to be made on the host for them.
 WITHOUT_FLOAT64 = {"mps"}
@@ -27,4 +27,5 @@ __all__ = [
     "modes_gradients",
     "modes_values",
     "polar_by_products",
+    "polar_gradient_by_products",
 ]

@@ -46,6 +46,26 @@ def gradient(D: Tensor, found: Factors, weight: float | Tensor | None) -> Tensor
     return result / size.sqrt()
 
 
+def polar_gradient_by_products(W: Tensor, grad_U: Tensor, eps: float, relative: bool) -> Tensor:
+    """dL/dW from dL/dU as a differentiable function of both, for a W of shape (..., p, q)."""
+    function: Any = _Polar
+    found = Factors(*function.apply(W.detach(), eps, relative, torch.float64)[1:])
+    return _gradient_of(W, grad_U.to(torch.float64), found, eps, relative).to(W.dtype)
+
+
+def _gradient_of(W: Tensor, D: Tensor, found: Factors, eps: float, relative: bool) -> Tensor:
+    """What `gradient` computes, as a differentiable function of W and D."""
+    weight = eps * eps / W.shape[-1] if relative else None
+    A, H, G = _roots(W, found, weight, eps)
+    U = A @ G
+    C = H @ (U.mT @ D)
+    Q = _solve(H, C + C.mT, found.size)
+    grad_A = (D - U @ Q) @ G
+    if weight is not None:
+        grad_A = grad_A - weight * _trace(G @ Q @ G) * A
+    return grad_A
+
+
 def _trace(M: Tensor) -> Tensor:
     return M.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
 
@@ -80,20 +100,11 @@ class _Polar(torch.autograd.Function):
         W, *rest = ctx.saved_tensors
         found = Factors(*rest)
         D = grad_U.to(torch.float64)
-        q = W.shape[-1]
-        weight = ctx.eps**2 / q if ctx.relative else None
         if not torch.is_grad_enabled():
+            weight = ctx.eps**2 / W.shape[-1] if ctx.relative else None
             flat = gradient(_flat(D), Factors(*map(_flat, found)), weight)
             return flat.reshape(D.shape).to(W.dtype), None, None, None
-        # The same once more, as a differentiable function of W and D.
-        A, H, G = _roots(W, found, weight, ctx.eps)
-        U = A @ G
-        C = H @ (U.mT @ D)
-        Q = _solve(H, C + C.mT, found.size)
-        grad_A = (D - U @ Q) @ G
-        if weight is not None:
-            grad_A = grad_A - weight * _trace(G @ Q @ G) * A
-        return grad_A.to(W.dtype), None, None, None
+        return _gradient_of(W, D, found, ctx.eps, ctx.relative).to(W.dtype), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, dW: Tensor, *_: Any) -> Any:
