@@ -27,14 +27,15 @@ import torch
 from torch import Tensor
 
 from . import torch_private
+from .device.unrolled import polar_unrolled
 from .dispatch import engine
 from .dtypes import check_floating, no_autocast
 from .engine import Polar
 from .eps import EpsMode, check_eps
-from .errors import ProjectionError, ProjectionValueError
+from .errors import ProjectionValueError
 from .saved import save, saved
 from .torch_engine import lyapunov, through_gram, trace, work_dtype
-from .tracing import in_transform, is_opaque
+from .tracing import Onlooker, in_transform, is_opaque, onlooker
 
 
 def polar(
@@ -70,35 +71,18 @@ def polar(
         raise ProjectionValueError(
             f"Expected {name} of shape (..., p, q) with 1 <= q <= p, got {tuple(W.shape)}."
         )
-    _refuse_what_would_be_wrong(W)
-    options = (eps, eps_mode == "relative", dtype or W.dtype, name)
+    options = (eps, eps_mode == "relative", dtype or W.dtype)
     usual: Any = _Polar
     transformed: Any = _PolarTransformed
     with no_autocast(W):
         U: Tensor
-        if torch.compiler.is_compiling() or not in_transform(W):
-            U = usual.apply(W, *options)
+        if onlooker(W) is not Onlooker.TRANSFORM:
+            U = usual.apply(W, *options, name)
+        elif torch.compiler.is_compiling() or torch_private.jvp_levels(W) > 1:
+            U = polar_unrolled(W, *options)  # see Note [Ordinary operations]
         else:
-            U = transformed.apply(W, *options)[0]
+            U = transformed.apply(W, *options, name)[0]
     return U
-
-
-def _refuse_what_would_be_wrong(W: Tensor) -> None:
-    """Forward mode where torch would drop the rule for it in silence."""
-    # Dynamo refuses a Function that defines jvp, so it gets the ones without; and in forward mode
-    # it would drop the rule and give a wrong tangent (pytorch/pytorch#192985).
-    if torch.compiler.is_compiling():
-        if torch_private.in_forward_mode():
-            raise ProjectionError(
-                "torch.func.jvp inside torch.compile is not supported here: call jvp outside of "
-                "the compiled function."
-            )
-    # The rule of a Function is called once, for the innermost tangent (pytorch/pytorch#197867).
-    elif torch_private.in_functorch() and torch_private.jvp_levels(W) > 1:
-        raise ProjectionError(
-            "torch.func.jvp of torch.func.jvp (or jacfwd of jacfwd) through W is not supported "
-            "here: for second derivatives use torch.func.hessian, or jacfwd of jacrev."
-        )
 
 
 # Values: what the functions below return, without any derivative. As operators they are opaque to

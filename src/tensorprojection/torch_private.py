@@ -70,6 +70,11 @@ def in_functorch() -> bool:
     return _functorch.peek_interpreter_stack() is not None
 
 
+def compiles_transform() -> bool:
+    """Inside of Dynamo, which knows this name: whether it traces a transform of torch.func."""
+    return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
+
+
 def in_forward_mode() -> bool:
     """Whether a level of forward-mode differentiation is open."""
     return forward_ad._current_level >= 0

@@ -37,7 +37,9 @@ class Onlooker(Enum):
 def onlooker(*tensors: Tensor | None) -> Onlooker:
     """Who looks on at operations on these tensors."""
     if torch.compiler.is_compiling():
-        return Onlooker.EXPORTER if torch_private.is_exporting() else Onlooker.COMPILER
+        if torch_private.is_exporting():
+            return Onlooker.EXPORTER
+        return Onlooker.TRANSFORM if torch_private.compiles_transform() else Onlooker.COMPILER
     given = [x for x in tensors if x is not None]
     if in_transform(*given):
         return Onlooker.TRANSFORM

@@ -28,4 +28,5 @@ __all__ = [
     "modes_values",
     "polar_by_products",
     "polar_gradient_by_products",
+    "polar_unrolled",
 ]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .quintics import quintics
+from .quintics import QUINTICS
 
 _FORMED_ANEW_AFTER = 6
 
@@ -49,7 +49,7 @@ def factors(tall: Tensor, p: int) -> Factors:
 
 def inverse_root(R: Tensor, tall: Tensor) -> Tensor:
     """``R^(-1/2)`` of ``R = tallᵀ tall``, whose norm is at most 1."""
-    steps = quintics()
+    steps = QUINTICS
     T = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device).expand_as(R)
     for k, (a, b, c) in enumerate(steps, start=1):
         B = torch.baddbmm(R, R, R, beta=b, alpha=c)
