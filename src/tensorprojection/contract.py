@@ -162,7 +162,7 @@ def _by_axis(sums: list[Tensor | None], steps: Steps, As: Matrices) -> list[Tens
 
 def _factors(total: Tensor, matrices: list[Tensor]) -> Iterator[Tensor]:
     """From the derivative by A ⊗ B, those by A and by B; B may be such a product itself."""
-    A, *rest = matrices
+    A, *rest = [A.to(total.dtype) for A in matrices]
     while rest:
         B = rest[0]
         for C in rest[1:]:

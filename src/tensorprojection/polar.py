@@ -32,7 +32,7 @@ from .dispatch import engine
 from .dtypes import check_floating, no_autocast
 from .engine import Polar
 from .eps import EpsMode, check_eps
-from .errors import ProjectionValueError
+from .errors import ProjectionError, ProjectionValueError
 from .saved import save, saved
 from .torch_engine import lyapunov, through_gram, trace, work_dtype
 from .tracing import Onlooker, in_transform, is_opaque, onlooker
@@ -70,6 +70,13 @@ def polar(
     if not 1 <= q <= p:
         raise ProjectionValueError(
             f"Expected {name} of shape (..., p, q) with 1 <= q <= p, got {tuple(W.shape)}."
+        )
+    if torch.compiler.is_compiling() and torch_private.in_forward_mode():
+        # Dynamo drops a Function's rule for it in silence (pytorch/pytorch#192985), and was seen to
+        # bring the process down on ordinary operations.
+        raise ProjectionError(
+            "torch.func.jvp inside torch.compile is not supported here: call jvp outside of the "
+            "compiled function."
         )
     options = (eps, eps_mode == "relative", dtype or W.dtype)
     usual: Any = _Polar

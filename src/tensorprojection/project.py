@@ -13,6 +13,7 @@ from .dispatch import engine
 from .dtypes import cast, check_floating, map_dtype, no_autocast
 from .errors import ProjectionTypeError, ProjectionValueError
 from .layout import Matrices, inverse, memory_order
+from .products import derivative_dtype
 from .saved import save, saved
 from .tracing import Onlooker, onlooker
 
@@ -115,7 +116,7 @@ class _Planned(torch.autograd.Function):
             return None, run_map(grad, Us, not ctx.transposed, x), *[None] * len(Us)
         run: Any = _gradients_op if torch.compiler.is_compiling() else _gradient_values
         grad_x, *grad_Us = run(x, grad, Us, ctx.transposed, want_x)
-        by_mode = iter(grad_Us)
+        by_mode = iter(cast(g, x.dtype) for g in grad_Us)
         return (
             None,
             grad_x if want_x else None,
@@ -154,7 +155,10 @@ def _map_values(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tens
 def _gradient_values(
     x: Tensor, grad: Tensor, Us: list[Tensor | None], transposed: bool, want_x: bool
 ) -> list[Tensor]:
-    """dL/dx (empty if not wanted) and dL/dU_k for every U_k there is."""
+    """dL/dx (empty if not wanted) and dL/dU_k for every U_k there is.
+
+    The latter are float32 for half types: see Note [The derivative in float32] in products.py.
+    """
     grad_x, grad_Us = engine().gradients(x, grad, Us, transposed, want_x)
     return [x.new_empty(0) if grad_x is None else grad_x, *(g for g in grad_Us if g is not None)]
 
@@ -184,7 +188,10 @@ def _(
     if want_x:
         axes = memory_order(x, x.ndim - len(Us))
         grad_x = x.new_empty([x.shape[a] for a in axes]).permute(inverse(axes))
-    return [grad_x, *(U.new_empty(U.shape) for U in Us if U is not None)]
+    return [
+        grad_x,
+        *(U.new_empty(U.shape, dtype=derivative_dtype(U.dtype)) for U in Us if U is not None),
+    ]
 
 
 def _check(x: Tensor, Us: Matrices, transposed: bool) -> None:

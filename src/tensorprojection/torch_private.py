@@ -72,7 +72,7 @@ def in_functorch() -> bool:
 
 def compiles_transform() -> bool:
     """Inside of Dynamo, which knows this name: whether it traces a transform of torch.func."""
-    return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
+    return _functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def in_forward_mode() -> bool:
