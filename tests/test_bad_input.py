@@ -10,6 +10,7 @@ from torch.testing import assert_close
 import tensorprojection as tp
 from tensorprojection import (
     DivergedError,
+    LazyTensorProjection,
     ProjectionError,
     ProjectionTypeError,
     ProjectionValueError,
@@ -101,6 +102,30 @@ def test_eps_that_breaks_the_rule(eps, eps_mode):
         TransposeTensorProjection((3, 2), (5, 4), eps=[1e-3, eps], eps_mode=eps_mode)
     with pytest.raises(ProjectionValueError, match=rule):
         polar(torch.randn(5, 3), eps, eps_mode=eps_mode)
+
+
+@pytest.mark.parametrize("eps", [1e160, 1e-170])
+def test_an_eps_whose_square_cannot_be_added(eps):
+    """By no path: neither by the layers nor by the function."""
+    for make in (
+        lambda: TensorProjection((5, 4), (3, 2), eps=eps),
+        lambda: LazyTensorProjection((3, 2), eps=eps),
+        lambda: polar(torch.randn(5, 3), eps),
+        lambda: polar(torch.randn(5, 3, dtype=torch.float64), eps, eps_mode="relative"),
+    ):
+        with pytest.raises(ProjectionValueError, match=r"an eps whose square is a number"):
+            make()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [TensorProjection, TransposeTensorProjection, LazyTensorProjection],
+    ids=lambda k: k.__name__,
+)
+def test_an_option_that_does_not_exist(kind):
+    shapes = ((3,),) if kind is LazyTensorProjection else ((5,), (5,))
+    with pytest.raises(ProjectionTypeError, match=rf"^{kind.__name__} has no option 'epsilon'"):
+        kind(*shapes, epsilon=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -387,3 +387,26 @@ def test_after_autocast_full_precision_is_back(layer, x, reference):
         z = layer(x)
     assert z.dtype == torch.float32
     assert_close(z.double(), reference(layer, x), rtol=0, atol=1e-5)
+
+
+def test_what_another_thread_puts_in_place_is_not_read_back():
+    """Two threads in eval mode, one of them under autocast, share a layer."""
+
+    class Interrupted(TensorProjection):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "_kept" and value is not None and not self.busy:
+                super().__setattr__("busy", True)
+                with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+                    self(torch.randn(2, *self.in_shape))  # the other thread's turn
+
+    layer = Interrupted((8, 6), (4, 3))
+    layer.busy = False
+    layer.eval()
+    x = torch.randn(2, 8, 6)
+    with torch.no_grad():
+        z = layer(x)
+    assert z.dtype == torch.float32
+    right = TensorProjection((8, 6), (4, 3))
+    right.load_state_dict(layer.state_dict())
+    assert torch.equal(z, right.eval()(x))

@@ -1,6 +1,7 @@
 """The two layers as their users see them: shapes, parameters, starts, pairs and inspection."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import tensorprojection as tp
-from tensorprojection import TensorProjection, TransposeTensorProjection
+from tensorprojection import TensorProjection, TransposeTensorProjection, dispatch
+from tensorprojection.torch_engine import TORCH
 
 IN = (7, 6, 5, 4, 3)
 OUT = (4, None, 2, 4, 1)
@@ -449,3 +451,34 @@ def test_frozen_repr():
     assert repr(down.freeze()) == "FrozenProjection((7, 6) -> (4, 6), no parameters)"
     expected = "FrozenProjection((4, 6) -> (7, 6), transposed, no parameters)"
     assert repr(down.transpose().freeze()) == expected
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", [TensorProjection, TransposeTensorProjection])
+def test_a_layer_that_changes_no_mode_still_returns_a_tensor_of_its_own(kind, training):
+    layer, x = kind((4, 3), (4, None)).train(training), torch.randn(2, 4, 3)
+    before = x.clone()
+    z = layer(x)
+    assert torch.equal(z, before)
+    z.zero_()
+    assert torch.equal(x, before)
+
+
+def test_captured_energy_of_zeros_is_all_of_it():
+    layer = TensorProjection((4, 3), (2, 2))
+    energy = layer.captured_energy(torch.stack([torch.zeros(4, 3), torch.randn(4, 3)]))
+    assert energy[0] == 1
+    assert 0 < energy[1] < 1
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_channels_beside_the_layers_modes_keep_their_place_in_memory(training, kernels, reference):
+    layer = TensorProjection((12, 10), (6, 5)).train(training)
+    x = torch.randn(3, 7, 12, 10).to(memory_format=torch.channels_last).requires_grad_()
+    with nullcontext() if kernels else dispatch.use(TORCH):
+        z = layer(x)
+        (dx,) = torch.autograd.grad(z.sum(), x)
+    assert z.is_contiguous(memory_format=torch.channels_last)
+    assert dx.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(z.double(), reference(layer, x), rtol=1e-5, atol=1e-5)

@@ -287,6 +287,17 @@ def test_copies_before_and_after_the_first_call(how):
     assert torch.equal(duplicate(layer, how)(x), z)
 
 
+@pytest.mark.parametrize(
+    "ask", ["transpose", "freeze", "orthogonality_error", "projections"], ids=str
+)
+def test_what_a_lazy_layer_cannot_tell_before_its_first_call(ask):
+    layer = LazyTensorProjection((4, None))
+    with pytest.raises(ProjectionValueError, match="as a lazy one does after its first call"):
+        getattr(layer, ask)()
+    layer(torch.randn(8, 7, 6))
+    getattr(layer, ask)()
+
+
 def test_transpose_of_a_layer_that_was_lazy():
     layer = LazyTensorProjection((4, None))
     layer(torch.randn(8, 7, 6))

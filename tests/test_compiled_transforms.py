@@ -1,0 +1,46 @@
+"""torch.compile around torch.func: what nn.Linear can be compiled in, the layer can."""
+
+import pytest
+import torch
+from torch.func import functional_call, grad, jacrev, vjp, vmap
+from torch.testing import assert_close
+
+from tensorprojection import TensorProjection
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings(r"ignore:`torch\.jit\.script:DeprecationWarning"),
+]
+
+layer = TensorProjection((8, 6), (4, 3))
+
+
+def loss(parameters, x):
+    return functional_call(layer, parameters, (x,)).square().sum()
+
+
+def stacked(parameters):
+    return {name: torch.stack([W, 2 * W + 1]) for name, W in parameters.items()}
+
+
+CASES = {
+    "vmap over the input": lambda p, x: vmap(lambda one: functional_call(layer, p, (one,)))(x),
+    "vmap over W": lambda p, x: vmap(loss, (dict.fromkeys(p, 0), None))(stacked(p), x),
+    "grad": lambda p, x: grad(loss)(p, x),
+    "grad by the input": lambda p, x: grad(loss, argnums=1)(p, x),
+    "gradients per sample": lambda p, x: vmap(grad(loss), (None, 0))(p, x),
+    "jacrev": lambda p, x: jacrev(loss)(p, x),
+    "vjp": lambda p, x: vjp(lambda p: loss(p, x), p)[1](torch.ones(())),
+}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_compiled_in_one_piece_and_the_same(case, training):
+    torch._dynamo.reset()
+    layer.train(training)
+    generator = torch.Generator().manual_seed(1)
+    p = {name: torch.randn(W.shape, generator=generator) for name, W in layer.named_parameters()}
+    x = torch.randn(5, 8, 6, generator=generator)
+    compiled = torch.compile(case, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(p, x), case(p, x), rtol=1e-4, atol=1e-5)

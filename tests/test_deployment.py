@@ -1,0 +1,136 @@
+"""Where trained layers go: torch.fx, torch.jit, ONNX by the older exporter, torch.export."""
+
+import io
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+import tensorprojection as tp
+
+# torch's own word on the older ways, of which it warns at every step; people still deploy by them.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(params=["projection", "transposed"])
+def layer(request):
+    if request.param == "projection":
+        return tp.TensorProjection((8, 6, 5), (4, None, 2)).eval()
+    return tp.TransposeTensorProjection((4, 6, 2), (8, None, 5)).eval()
+
+
+def close(z, right):
+    assert_close(torch.as_tensor(z).double(), right, rtol=1e-5, atol=1e-6)
+
+
+def onnx_of(module, x):
+    file = io.BytesIO()
+    batch = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}
+    torch.onnx.export(module, (x,), file, dynamo=False, **batch)
+    session = onnxruntime.InferenceSession(file.getvalue())
+    return lambda y: session.run(None, {"x": y.numpy()})[0]
+
+
+def scripted(module, x):
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(module), file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+WAYS = {
+    "torch.fx": lambda module, x: torch.fx.symbolic_trace(module),
+    "torch.jit.trace": lambda module, x: torch.jit.trace(module, (x,)),
+    "torch.jit.script": scripted,
+    "torch.onnx, dynamo=False": onnx_of,
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_frozen_layer_goes_everywhere(layer, way, reference):
+    x, y = (torch.randn(n, *layer.in_shape) for n in (3, 7))
+    close(way(layer.freeze(), x)(y), reference(layer, y))
+
+
+@pytest.mark.parametrize("name", ["torch.jit.trace", "torch.onnx, dynamo=False"])
+def test_a_layer_in_eval_mode_that_was_never_called(layer, name, reference):
+    x, y = (torch.randn(n, *layer.in_shape) for n in (3, 7))
+    close(WAYS[name](layer, x)(y), reference(layer, y))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_inside_a_model_is_one_call_to_torch_fx(layer, training):
+    model = nn.Sequential(nn.ReLU(), layer).train(training)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["0", "1"]
+    x = torch.randn(3, *layer.in_shape)
+    assert torch.equal(traced(x), model(x))
+    with pytest.raises(tp.ProjectionTypeError, match=r"a model that contains this layer"):
+        torch.fx.symbolic_trace(layer)
+
+
+def operations(program):
+    return {str(n.target) for n in program.graph.nodes if n.op == "call_function"}
+
+
+both = pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
+
+
+@both
+def test_an_export_takes_the_W_that_is_there(layer, strict, reference):
+    """However it came there."""
+    x = torch.randn(3, *layer.in_shape)
+    layer(x)
+    layer._parameters["W1"] = nn.Parameter(torch.randn(8, 4))
+    program = torch.export.export(layer, (x,), strict=strict)
+    close(program.module()(x), reference(layer, x))
+    assert not any("linalg" in name or "tensorprojection" in name for name in operations(program))
+
+
+class Hypernetwork(nn.Module):
+    """W1 is what another layer makes of a second input."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.make = layer, nn.Linear(3, 8 * 4)
+
+    def forward(self, x, context):
+        return functional_call(self.layer, {"W1": self.make(context).view(8, 4)}, (x,))
+
+
+@both
+def test_an_exported_hypernetwork_follows_its_input(layer, strict):
+    model = Hypernetwork(layer).eval()
+    x, context, other = torch.randn(3, *layer.in_shape), torch.randn(3), torch.randn(3)
+    program = torch.export.export(model, (x, context), strict=strict)
+    z = program.module()(x, other)
+    assert_close(z, model(x, other), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(z, model(x, context), rtol=1e-2)
+
+
+def test_functional_call_around_an_export_of_another_W(layer, reference):
+    W1 = torch.randn(8, 4)
+    x = torch.randn(3, *layer.in_shape)
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.W = layer, nn.Parameter(W1)
+
+        def forward(self, x):
+            return functional_call(self.layer, {"W1": self.W}, (x,))
+
+    program = torch.export.export(Wrapped(), (x,))
+    with torch.no_grad():
+        layer.W1.copy_(W1)
+    close(program.module()(x).detach(), reference(layer, x))
+
+
+def test_sizes_may_be_numpys():
+    layer = tp.TensorProjection(np.array([8, 6]), (np.int64(4), None))
+    assert layer.out_shape == (4, 6)
+    assert all(type(size) is int for size in (*layer.in_shape, *layer.out_shape))
