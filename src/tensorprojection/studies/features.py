@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .data import rows as row_file
-from .data.cache import cached
+from .data.cache import about, cached
 from .data.images import ImageSet
+from .data.stored import open_array
 from .errors import StudyError
 from .models.backbones import backbone, identity, preprocess
 from .processes import end_with_parent, settings_to_inherit
@@ -35,8 +36,7 @@ Array = NDArray[np.float32]
 
 def open_features(folder: Path) -> Array:
     """Features made before, in this folder; nothing is read yet."""
-    stored: Array = np.load(folder / "features.npy", mmap_mode="r", allow_pickle=False)
-    return stored
+    return open_array(folder / "features.npy")
 
 
 def features_folder(
@@ -78,7 +78,7 @@ def features_folder(
             shutil.copyfile(work.file, place / "features.npy")
 
     key = {"images": folder.name, "shape": images.images.shape, **identity(name, weights)}
-    made = cached("features", key, make, cache)
+    made = cached("features", key, make, cache, about(folder))
     shutil.rmtree(made.with_name(made.name + ".work"), ignore_errors=True)
     return made
 
