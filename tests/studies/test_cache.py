@@ -13,6 +13,7 @@ from tensorprojection.studies.data.cache import cache_folder, cached, digest_of
 from tensorprojection.studies.errors import StudyError
 
 KEY = {"size": 96, "data": "phantoms"}
+BESIDE = {"about.json", "digest.txt", "key.json", "sums.json"}
 
 
 class Maker:
@@ -40,7 +41,7 @@ def test_made_once_with_its_key(tmp_path):
     assert place.parent == tmp_path
     assert place.name.startswith("images-")
     assert json.loads((place / "key.json").read_text()) == {"format": cache.FORMAT, **KEY}
-    assert {path.name for path in place.iterdir()} == {"a", "b", "digest.txt", "key.json"}
+    assert {path.name for path in place.iterdir()} == {"a", "b", *BESIDE}
     assert folders(tmp_path) == [place.name]
 
 
@@ -178,7 +179,7 @@ def test_a_folder_appears_complete(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", look)
     cached("images", KEY, Maker(), tmp_path)
-    assert seen == [(False, ["a", "b", "digest.txt", "key.json"])]
+    assert seen == [(False, sorted({"a", "b", *BESIDE}))]
 
 
 # Disks

@@ -52,9 +52,9 @@ def open_image(content: bytes) -> Image.Image:
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise UnreadableError(f"cannot be decoded ({reason})") from error
-    if wide:  # of colours with 16 bits Pillow keeps the upper 8
+    if wide:  # of colours with 16 bits Pillow keeps the upper 8: the others may be anything
         colours = np.asarray(decoded.convert("RGB"))
-        _refuse_fewer_bits(int(colours.max(initial=0)) * 256)
+        _refuse_fewer_bits(256 * int(colours.max(initial=0)) + 255)
     return decoded
 
 

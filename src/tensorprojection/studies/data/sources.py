@@ -65,7 +65,6 @@ def open_images(
     skip_unreadable: bool = False,
     workers: int | None = None,
     cache: Path | None = None,
-    unpack_limits: float = 1,
 ) -> Opened:
     """The study's images at ``size × size``. They are decoded once; a second start maps them.
 
@@ -83,7 +82,6 @@ def open_images(
         skip_unreadable: leave out files that cannot be decoded, instead of an error.
         workers: threads that decode; default one a core.
         cache: where to keep what is made; default :func:`~.cache.cache_folder`.
-        unpack_limits: how many times as much as usual an archive may hold.
     """
     kind_of(study)
     if not 1 <= size <= LARGEST:
@@ -92,8 +90,7 @@ def open_images(
         raise StudyError(f"Expected a count of at least 1 image, got {count}.")
     if seed < 0:
         raise StudyError(f"Expected a seed of 0 or more, got {seed}.")
-    limits = Limits().times(unpack_limits)
-    wanted = _Wanted(study, size, count, seed, skip_unreadable, workers, cache, limits)
+    wanted = _Wanted(study, size, count, seed, skip_unreadable, workers, cache)
     opened = _open(wanted, data)
     if (labels := opened.images.labels) is not None:  # of what was drawn, and could be read
         there = set(np.unique(labels).tolist())
@@ -128,6 +125,17 @@ def unpacked(archive: Path, cache: Path | None = None, limits: Limits | None = N
     return cached("unpacked", key, make, cache, {"source": str(archive)}) / "files"
 
 
+def allow_archive(data: str | Path, factor: float, cache: Path | None = None) -> None:
+    """Unpack an archive that may hold so many times as much as usual; other data is left alone.
+
+    Where it is unpacked already, :func:`open_images` asks for no limits.
+    """
+    limits = Limits().times(factor)
+    path = Path(data)
+    if str(data) != "phantoms" and is_archive(path) and what_is(path) == "file":
+        unpacked(path, cache, limits)
+
+
 @dataclass(frozen=True)
 class _Wanted:
     """What :func:`open_images` was asked for."""
@@ -139,7 +147,6 @@ class _Wanted:
     skip_unreadable: bool
     workers: int | None
     cache: Path | None
-    limits: Limits
 
     @property
     def drawn(self) -> dict[str, int]:
@@ -195,7 +202,7 @@ def _archive(wanted: _Wanted, path: Path) -> Opened:
     key = {**_folder_key(wanted), "archive": file_digest(path)}
 
     def make(to: Path) -> None:
-        found = find(wanted.study, unpacked(path, wanted.cache, wanted.limits))
+        found = find(wanted.study, unpacked(path, wanted.cache))
         _store_folder(found, _chosen(found, wanted, str(path)), wanted, to)
 
     return _made(wanted, key, make, wanted.described(str(path)))

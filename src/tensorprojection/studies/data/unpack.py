@@ -23,6 +23,7 @@ from .regular import open_regular
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 CHUNK = 2**20
+MOST_PADDING = 2**26  # bytes of zeros behind a tar's end
 LONGEST_NAME, DEEPEST_NAME = 1024, 32  # characters, and folders
 
 
@@ -175,6 +176,9 @@ def _unzip(raw: IO[bytes], target: _Target) -> None:
         sizes = [member.file_size for member in members]
         target.expect(len(members), sum(sizes), max(sizes, default=0))
         for member in members:
+            # A damaged length makes the next members a part of this one's comment.
+            if b"PK\x01\x02" in member.comment or b"PK\x01\x02" in member.extra:
+                raise zipfile.BadZipFile(f"the entry of {member.filename!r} is damaged")
             # Only archives made on Unix say what a member is; 0 means an ordinary file.
             form = stat.S_IFMT(member.external_attr >> 16)
             if form not in (0, stat.S_IFDIR if member.is_dir() else stat.S_IFREG):
@@ -205,7 +209,7 @@ def _untar(raw: IO[bytes], target: _Target) -> None:
         rest = 0
         while chunk := stream.read(CHUNK):  # to the trailer, where the checksum is compared
             rest += len(chunk)
-            if chunk.strip(b"\0") or rest > target.limits.file_bytes:
+            if chunk.strip(b"\0") or rest > MOST_PADDING:
                 raise tarfile.ReadError("something follows its end")
 
 
