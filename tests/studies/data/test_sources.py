@@ -238,7 +238,7 @@ def test_an_archive_beyond_the_limits_may_be_allowed(kvasir_folder, cache, monke
     archive = shutil.make_archive(str(kvasir_folder.parent / "archive"), "zip", kvasir_folder)
     monkeypatch.setattr(sources, "Limits", lambda: Limits(files=8))  # there are 10, and 3 folders
     monkeypatch.setattr(unpack, "Limits", lambda: Limits(files=8))
-    with pytest.raises(StudyError, match="more than 8 files and folders.*--unpack-limits 2"):
+    with pytest.raises(StudyError, match=r"more than 8 files and folders.*--unpack-limits 2"):
         open_images("kvasir", archive, size=20, cache=cache)
     allow_archive(archive, 2, cache)
     assert len(open_images("kvasir", archive, size=20, cache=cache).images) == 5

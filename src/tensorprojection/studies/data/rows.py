@@ -46,10 +46,15 @@ class RowFile:
     """A file that :func:`create` made, open for many writes; several threads may write."""
 
     def __init__(self, path: Path) -> None:
-        whole = np.load(path, mmap_mode="r", allow_pickle=False)
-        self.shape, self.dtype = whole.shape, whole.dtype
-        self._offset, self._row_bytes = whole.offset, whole.strides[0]
         self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
+        try:
+            np.lib.format.read_magic(self._file)
+            self.shape, _, self.dtype = np.lib.format.read_array_header_1_0(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+        self._offset = self._file.tell()
+        self._row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
         self._lock = Lock()
 
     def __enter__(self) -> Self:

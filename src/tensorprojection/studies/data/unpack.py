@@ -43,7 +43,7 @@ class Limits:
         if not 0 < factor < 1e6:  # which NaN is not
             raise StudyError(f"Expected --unpack-limits above 0 and below a million, got {factor}.")
         raised = (self.files, self.file_bytes, self.total_bytes, self.growth, self.always)
-        return Limits(*(int(limit * factor) for limit in raised))
+        return type(self)(*(int(limit * factor) for limit in raised))
 
     def total(self, archive_bytes: int) -> int:
         return min(self.total_bytes, max(self.always, self.growth * archive_bytes))
