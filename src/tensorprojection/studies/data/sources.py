@@ -170,9 +170,9 @@ def _phantoms(wanted: _Wanted) -> Opened:
     }
 
     def make(to: Path) -> None:
-        # They are made in memory, in blocks of 32 that take about 50 bytes a pixel meanwhile.
+        # They are made in memory, in blocks of 32 that take up to 90 bytes a pixel meanwhile.
         whole = math.prod(kind_of(study).shape(count, size))
-        need_memory(2 * whole + 50 * 32 * size**2, f"{count} phantoms of {size} × {size}")
+        need_memory(2 * whole + 100 * 32 * size**2, f"{count} phantoms of {size} × {size}")
         need_disk(whole, to)
         try:
             images = GENERATORS[study](count, seed=seed, size=size)
