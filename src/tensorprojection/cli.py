@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from . import __version__
 from .cli_spectra import spectra
 from .errors import ProjectionError
-from .studies import cli_data
+from .studies import cli_cache, cli_data
 from .studies.cli_report import report
 from .studies.cli_run import run
 from .studies.cli_summary import summary
@@ -26,6 +26,7 @@ app.command(run)
 app.command(report)
 app.command(summary)
 app.command(cli_data.app)
+app.command(cli_cache.app)
 app.command(spectra)
 
 

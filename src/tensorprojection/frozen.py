@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx, nn
 
+from . import torch_private
 from .dtypes import check_input
-from .project import back_project, project
+from .project import back_project, project, times
 from .shapes import Shape
 
 
@@ -38,7 +39,7 @@ class FrozenProjection(nn.Module):
             self.register_buffer(f"U{k}", None if U is None else U.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.jit.is_scripting():  # type: ignore[attr-defined]  # torch does not list it
+        if torch.jit.is_scripting():
             return self._plain(x)
         return self._planned(x)
 
@@ -46,16 +47,18 @@ class FrozenProjection(nn.Module):
     def _planned(self, x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
             return self._plain(x)
-        check_input(x, self.in_shape)
+        with torch_private.without_jit_trace():  # a comparison of sizes is no part of a trace
+            check_input(x, self.in_shape)
         Us = [getattr(self, f"U{k}") for k in range(1, len(self.in_shape) + 1)]
         return back_project(x, Us) if self.transposed else project(x, Us)
 
     def _plain(self, x: Tensor) -> Tensor:
         """The map in words that TorchScript and torch.fx know: the modes are the last axes."""
         for name, U in self.named_buffers():
-            axis = int(name[1:]) - 1 - len(self.in_shape)
-            A = U.transpose(0, 1) if self.transposed else U
-            x = (x.transpose(axis, -1) @ A.to(x.dtype)).transpose(axis, -1)
+            if U is not None:  # to TorchScript, a mode left alone has a buffer too
+                axis = int(name[1:]) - 1 - len(self.in_shape)
+                A = U.transpose(0, 1) if self.transposed else U
+                x = times(x, A.to(x.dtype), axis)
         return x
 
     def extra_repr(self) -> str:

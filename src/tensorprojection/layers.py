@@ -133,7 +133,8 @@ class _Projection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
             return self._as_leaf(x)
-        check_input(x, self.in_shape)
+        with torch_private.without_jit_trace():  # a comparison of sizes is no part of a trace
+            check_input(x, self.in_shape)
         Ws = self.Ws
         self._check_device(x, Ws)
         if self.training and can_be_one_node(x, *Ws):

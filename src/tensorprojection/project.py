@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import torch_private
 from .dispatch import engine
 from .dtypes import cast, check_floating, map_dtype, no_autocast
 from .errors import ProjectionTypeError, ProjectionValueError
@@ -42,8 +43,9 @@ def back_project(z: Tensor, Us: Matrices) -> Tensor:
 
 
 def _multilinear(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
-    check_floating(x, "the input")
-    _check(x, Us, transposed)
+    with torch_private.without_jit_trace():
+        check_floating(x, "the input")
+        _check(x, Us, transposed)
     dtype = map_dtype(x)
     if all(U is None for U in Us):
         return x.to(dtype, copy=True)  # never x itself: what follows may write into it
@@ -64,8 +66,18 @@ def _multilinear(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
 #     be differentiated.
 
 
+def times(x: Tensor, A: Tensor, axis: int) -> Tensor:
+    """x with A multiplied along one axis, counted from the end; asks x for nothing."""
+    return (x.transpose(axis, -1) @ A).transpose(axis, -1)
+
+
 def composed(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
     """The map as a chain of ordinary operations, in the order in which x lies in memory."""
+    if torch_private.in_jit_trace():  # which would take sizes for constants, or for tensors
+        for k, U in enumerate(Us):
+            if U is not None:
+                x = times(x, U.transpose(0, 1) if transposed else U, k - len(Us))
+        return x
     b = x.ndim - len(Us)
     axes = memory_order(x, b)
     x = x.permute(axes)

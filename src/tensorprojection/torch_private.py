@@ -10,7 +10,7 @@ Note [Private names]
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -132,9 +132,13 @@ def in_jit_trace() -> bool:
     return not torch.compiler.is_compiling() and torch._C._is_tracing()
 
 
+def without_jit_trace() -> AbstractContextManager[None]:
+    """What is computed inside becomes a constant of a torch.jit.trace, if one is under way."""
+    return _paused() if in_jit_trace() else nullcontext()
+
+
 @contextmanager
-def without_jit_trace() -> Iterator[None]:
-    """What is computed inside becomes a constant of a torch.jit.trace."""
+def _paused() -> Iterator[None]:
     tracer: Any = torch._C
     state = tracer._get_tracing_state()
     tracer._set_tracing_state(None)

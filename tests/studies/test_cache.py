@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensorprojection.studies.data import cache
+from tensorprojection.studies.data import cache, sums
 from tensorprojection.studies.data.cache import cache_folder, cached, digest_of
 from tensorprojection.studies.errors import StudyError
 
 KEY = {"size": 96, "data": "phantoms"}
+BESIDE = {"about.json", "digest.txt", "key.json", "sums.json"}
 
 
 class Maker:
@@ -40,7 +41,7 @@ def test_made_once_with_its_key(tmp_path):
     assert place.parent == tmp_path
     assert place.name.startswith("images-")
     assert json.loads((place / "key.json").read_text()) == {"format": cache.FORMAT, **KEY}
-    assert {path.name for path in place.iterdir()} == {"a", "b", "digest.txt", "key.json"}
+    assert {path.name for path in place.iterdir()} == {"a", "b", *BESIDE}
     assert folders(tmp_path) == [place.name]
 
 
@@ -125,6 +126,92 @@ def test_a_maker_that_is_killed(tmp_path):
     assert folders(tmp_path) == [place.name]
 
 
+def test_the_name_of_what_is_being_made_cannot_be_guessed(tmp_path):
+    seen = {cached("images", KEY | {"n": n}, lambda folder: None, tmp_path).name for n in range(3)}
+    parts = []
+    for n in range(3):
+        cached("copies", KEY, lambda folder: parts.append(folder.name), tmp_path / str(n))
+    assert len(seen) == len(set(parts)) == 3
+    assert not any(str(os.getpid()) in name.split(".")[1] for name in parts)
+
+
+# Damage
+
+
+def zeroed(path):
+    with open(path, "r+b") as file:
+        file.seek(3)
+        file.write(bytes(2))
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    seen = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "damage", [zeroed, cut, flipped, Path.unlink, lambda p: p.write_bytes(b"")]
+)
+@pytest.mark.parametrize("name", ["a", "b", "deeper/c", *sorted(BESIDE)])
+def test_what_is_damaged_is_made_again_and_said(damage, name, tmp_path, capsys):
+    calls = []
+
+    def make(folder):
+        Maker()(folder)
+        (folder / "deeper").mkdir()
+        (folder / "deeper" / "c").write_text("third")
+        calls.append(folder)
+
+    place = cached("images", KEY, make, tmp_path, {"study": "oct"})
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    damage(place / name)
+    capsys.readouterr()
+    assert cached("images", KEY, make, tmp_path, {"study": "oct"}) == place
+    said = capsys.readouterr().err
+    assert said.startswith(f"tpl: {place} is damaged (")
+    assert said.endswith("): it is made again.\n")
+    assert name in said
+    assert len(calls) == 2
+    assert {path: path.read_bytes() for path in before} == before
+    assert folders(tmp_path) == [place.name]
+    cached("images", KEY, make, tmp_path)
+    assert (len(calls), capsys.readouterr().err) == (2, "")
+
+
+def test_damage_in_any_piece_of_a_large_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sums, "PIECE", 100)
+    content = bytes(range(250)) * 2
+
+    def make(folder):
+        (folder / "a").write_bytes(content)
+        (folder / "empty").write_bytes(b"")
+
+    place = cached("images", KEY, make, tmp_path)
+    assert sums.damage(place) is None
+    for at in (0, 99, 100, 350, 499):
+        (place / "a").write_bytes(content[:at] + b"\xff" + content[at + 1 :])
+        assert sums.damage(place) == "a has other content than was written"
+    (place / "a").write_bytes(content)
+    assert sums.damage(place) is None
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_cache_that_may_only_be_read(tmp_path):
+    place = cached("images", KEY, Maker(), tmp_path)
+    tmp_path.chmod(0o500)
+    try:
+        assert cached("images", KEY, Maker(), tmp_path) == place
+    finally:
+        tmp_path.chmod(0o700)
+
+
 # Several at once
 
 
@@ -178,7 +265,7 @@ def test_a_folder_appears_complete(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", look)
     cached("images", KEY, Maker(), tmp_path)
-    assert seen == [(False, ["a", "b", "digest.txt", "key.json"])]
+    assert seen == [(False, sorted({"a", "b", *BESIDE}))]
 
 
 # Disks

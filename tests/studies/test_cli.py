@@ -94,7 +94,7 @@ def test_every_setting_of_a_run_has_its_flag():
     flags = set(inspect.signature(run).parameters)
     settings = set(RunConfig.model_fields)
     assert settings <= flags
-    assert flags - settings == {"preset", "config", "compression", "jobs", "out"}
+    assert flags - settings == {"preset", "config", "compression", "jobs", "out", "unpack_limits"}
 
 
 def test_version(tpl):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorprojection.studies.data import ImageSet, rows
+from tensorprojection.studies.data import ImageSet
 from tensorprojection.studies.data import copies as module
 from tensorprojection.studies.data.augment import CHEST, KVASIR, augment, draw
 from tensorprojection.studies.data.cache import cached
@@ -16,6 +16,7 @@ from tensorprojection.studies.data.copies import (
 )
 from tensorprojection.studies.data.phantoms import chest, polyp
 from tensorprojection.studies.data.stored import store
+from tensorprojection.studies.errors import StudyError
 
 
 @pytest.fixture(scope="module")
@@ -120,18 +121,20 @@ def test_validation_sees_no_copy_of_what_is_trained_on_nor_the_reverse(data):
     assert sorted([*seen, *rows_for(copies, validation)]) == list(range(len(of)))
 
 
-def test_rows_are_written_where_they_belong(tmp_path):
-    path = tmp_path / "rows.npy"
-    rows.create(path, (5, 2), np.float32)
-    rows.write(path, 3, np.float32([[1, 2], [3, 4]]))
-    np.testing.assert_array_equal(np.load(path), [[0, 0], [0, 0], [0, 0], [1, 2], [3, 4]])
+def test_far_too_many(scenes, originals, tmp_path):
+    """Refused before memory is asked for."""
+    with pytest.raises(StudyError, match="at most 10000 copies of each image, got 100000000"):
+        make_copies(originals, scenes, 10**8, KVASIR, 0, tmp_path)
+    many = np.broadcast_to(scenes.images[:1], (10**8, 32, 32, 3))
+    masks = np.broadcast_to(scenes.masks[:1], (10**8, 32, 32))
+    crowd = ImageSet(many, masks=masks, class_names=scenes.class_names, checked=True)
+    with pytest.raises(StudyError, match=r"GB of free memory for the list of 10{12} copies"):
+        make_copies(originals, crowd, 10_000, KVASIR, 0, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "wrong", [np.zeros((3, 2), np.float32), np.zeros((1, 3), np.float32), np.zeros((1, 2))]
-)
-def test_rows_that_do_not_fit(tmp_path, wrong):
-    path = tmp_path / "rows.npy"
-    rows.create(path, (5, 2), np.float32)
-    with pytest.raises(ValueError, match=r"Expected rows of an array of float32, \(5, 2\)"):
-        rows.write(path, 3, wrong)
+def test_more_than_the_disk_has(scenes, originals, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 10**4})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(StudyError, match=r"GB free for the cache .*tpl cache clear"):
+        make_copies(originals, scenes, 20, KVASIR, 0, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [originals.name]

@@ -1,3 +1,4 @@
+import os
 import sys
 
 import numpy as np
@@ -133,6 +134,23 @@ def test_marks_without_their_array_do_not_count(phantoms, direct, tmp_path, monk
         features(images, folder, LITE, cache=tmp_path)
     (work,) = tmp_path.glob("features-*.work")
     (work / "features.npy").unlink()
+    monkeypatch.setattr(module, "run", RUN)
+    np.testing.assert_array_equal(features(images, folder, LITE, cache=tmp_path), direct)
+
+
+@pytest.mark.parametrize("damage", ["zeroed", "cut"])
+def test_damaged_blocks_are_computed_again(phantoms, direct, tmp_path, monkeypatch, damage):
+    images, folder = stored(phantoms, tmp_path)
+    monkeypatch.setattr(module, "run", stopping_at(2))
+    with pytest.raises(StoppedError):
+        features(images, folder, LITE, cache=tmp_path)
+    (path,) = tmp_path.glob("features-*.work/features.npy")
+    if damage == "cut":
+        os.truncate(path, path.stat().st_size - 1)
+    else:
+        with open(path, "r+b") as file:
+            file.seek(1000)
+            file.write(bytes(500))
     monkeypatch.setattr(module, "run", RUN)
     np.testing.assert_array_equal(features(images, folder, LITE, cache=tmp_path), direct)
 

@@ -84,10 +84,25 @@ def test_the_content_reaches_the_disk_before_the_name_does(file, monkeypatch):
 
 
 def test_what_a_killed_process_left_is_no_obstacle(file):
-    file.with_name("config.toml.part").write_bytes(b"half of something longer")
+    file.with_name("config.toml.0123456789abcdef.part").write_bytes(b"half of something longer")
     write_whole(file, b"new")
     assert file.read_bytes() == b"new"
     assert [path.name for path in file.parent.iterdir()] == ["config.toml"]
+
+
+def test_the_name_beside_cannot_be_guessed(file, monkeypatch):
+    """Else somebody could put a link there, and have another file overwritten."""
+    seen = set()
+    replace = Path.replace
+
+    def rename(part, to):
+        seen.add(part.name)
+        return replace(part, to)
+
+    monkeypatch.setattr(Path, "replace", rename)
+    for _ in range(5):
+        write_whole(file, b"new")
+    assert len(seen) == 5
 
 
 def test_a_folder_that_is_not_there(tmp_path):

@@ -1,11 +1,15 @@
 """Image sets on disk."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.data.stored import ARRAYS, open_stored, store
+from tensorprojection.studies.errors import StudyError
 
 draw = np.random.default_rng(0)
 FULL = ImageSet(
@@ -54,7 +58,7 @@ def test_nothing_is_unpickled(tmp_path):
     """A file with Python objects could run anything when it is read."""
     store(BARE, tmp_path)
     np.save(tmp_path / "names.npy", np.array(["a", None, "c"], object), allow_pickle=True)
-    with pytest.raises(ValueError, match="Python objects"):
+    with pytest.raises(StudyError, match=r"names\.npy: .*Python objects"):
         open_stored(tmp_path)
 
 
@@ -71,5 +75,20 @@ def test_values_were_checked_when_they_were_stored(tmp_path):
     np.save(tmp_path / "masks.npy", np.full((5, 4, 6), 9, np.uint8))
     open_stored(tmp_path)
     np.save(tmp_path / "masks.npy", np.zeros((4, 4, 6), np.uint8))
-    with pytest.raises(ValueError, match="Expected masks of shape"):
+    with pytest.raises(StudyError, match="Expected masks of shape"):
         open_stored(tmp_path)
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, truncate, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("name", ["images.npy", "class_names.json"])
+def test_damage_is_one_line_that_names_the_file_and_the_way_out(damage, name, tmp_path):
+    store(FULL, tmp_path)
+    damage(tmp_path / name)
+    with pytest.raises(StudyError, match=r"Could not open .*Start the same command") as raised:
+        open_stored(tmp_path)
+    assert str(tmp_path) in str(raised.value)
+    assert "\n" not in str(raised.value)

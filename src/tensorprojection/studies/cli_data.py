@@ -40,17 +40,20 @@ def check(
     as_json: Annotated[
         bool, Parameter(name="--json", negative="", help="Print all that was found as JSON.")
     ] = False,
+    unpack_limits: Annotated[
+        float, Parameter(help="How many times as much as usual an archive may hold.")
+    ] = 1,
 ) -> None:
     """Look images over: counts, sizes, damaged files, duplicates, patients on both sides.
 
-    The exit status is 1 where there is a problem.
+    The rules are those of a run. The exit status is 1 where there is a problem.
     """
     from rich.console import Console
 
     from .data.check import check as look
     from .data.check import render
 
-    report = look(path, study)
+    report = look(path, study, unpack_limits=unpack_limits)
     if as_json:
         print(json.dumps(report.as_dict(), indent=1))
     else:

@@ -115,6 +115,10 @@ def run(
         bool | None,
         Parameter(group=HOW, negative=(), help="Leave damaged image files out, and count them."),
     ] = None,
+    unpack_limits: Annotated[
+        float | None,
+        Parameter(group=HOW, help="How many times as much as usual an archive may hold."),
+    ] = None,
     out: Annotated[
         Path | None, Parameter(group=HOW, help="The run's folder; runs/STUDY-PRESET by default.")
     ] = None,
@@ -128,6 +132,7 @@ def run(
 
     from .cli_report import report
     from .config import preset_for, resolve
+    from .data.sources import allow_archive
     from .errors import StudyError
     from .progress import Watch
     from .registry import STUDIES
@@ -170,6 +175,8 @@ def run(
         raise StudyError(f"Expected at least one job, got {jobs}.")
     folder = out if out is not None else Path("runs") / f"{study}-{preset_for(preset, config)}"
     processes = jobs or default_jobs(resolved.threads, resolved.device)
+    if unpack_limits is not None:
+        allow_archive(resolved.data, unpack_limits)
     console = Console()
     try:
         with Watch(console) as watch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,8 +22,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .data import rows as row_file
-from .data.cache import cached
+from .data.cache import about, cached
 from .data.images import ImageSet
+from .data.stored import open_array
 from .errors import StudyError
 from .models.backbones import backbone, identity, preprocess
 from .processes import end_with_parent, settings_to_inherit
@@ -35,8 +37,7 @@ Array = NDArray[np.float32]
 
 def open_features(folder: Path) -> Array:
     """Features made before, in this folder; nothing is read yet."""
-    stored: Array = np.load(folder / "features.npy", mmap_mode="r", allow_pickle=False)
-    return stored
+    return open_array(folder / "features.npy")
 
 
 def features_folder(
@@ -78,7 +79,7 @@ def features_folder(
             shutil.copyfile(work.file, place / "features.npy")
 
     key = {"images": folder.name, "shape": images.images.shape, **identity(name, weights)}
-    made = cached("features", key, make, cache)
+    made = cached("features", key, make, cache, about(folder))
     shutil.rmtree(made.with_name(made.name + ".work"), ignore_errors=True)
     return made
 
@@ -89,14 +90,16 @@ class _Work:
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count
         self.file = folder / "features.npy"
-        if not self.file.exists():  # then marks, if there are any, speak of an array that is gone
+        try:
+            open_array(self.file)
+        except StudyError:  # then marks, if there are any, speak of an array that is gone
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(exist_ok=True)
 
     def missing(self) -> list[tuple[int, int]]:
         """First and last + 1 of each block that is still to be computed."""
         ends = ((start, min(start + BLOCK, self.count)) for start in range(0, self.count, BLOCK))
-        return [block for block in ends if not self._mark(*block).exists()]
+        return [block for block in ends if not self._is_there(*block)]
 
     def add(self, start: int, values: Array) -> None:
         if not self.file.exists():
@@ -106,7 +109,15 @@ class _Work:
         row_file.write(self.file, start, values)
         with open(self.file, "r+b") as file:  # the mark must not reach the disk before the values
             os.fsync(file.fileno())
-        self._mark(start, start + len(values)).touch()
+        self._mark(start, start + len(values)).write_text(str(zlib.crc32(values.tobytes())))
+
+    def _is_there(self, start: int, end: int) -> bool:
+        """Whether a block was computed, and is still as it was."""
+        mark = self._mark(start, end)
+        if not mark.exists():
+            return False
+        values = open_array(self.file)[start:end]
+        return mark.read_text() == str(zlib.crc32(np.ascontiguousarray(values).tobytes()))
 
     def _mark(self, start: int, end: int) -> Path:
         return self.folder / f"done-{start}-{end}"

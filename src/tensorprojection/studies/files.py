@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import secrets
 from pathlib import Path
 
 PART = ".part"
@@ -11,11 +13,15 @@ PART = ".part"
 def write_whole(path: Path, content: bytes) -> None:
     """Write beside and rename into place: whoever is killed meanwhile leaves the old file.
 
-    On an error, such as a full disk, what was begun is removed and the old file stays too.
+    On an error, such as a full disk, what was begun is removed and the old file stays too. The name
+    beside cannot be guessed, so nobody can have put a link there; what earlier, killed processes
+    left beside goes when the file is written.
     """
-    part = path.with_name(path.name + PART)
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*{PART}"):
+        left.unlink(missing_ok=True)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")
     try:
-        with open(part, "wb") as file:
+        with open(part, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())  # or a power cut could leave a renamed file without content

@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import shutil
 
 import numpy as np
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from tensorprojection.studies import cli_data
 from tensorprojection.studies.data.check import check, render
+from tensorprojection.studies.data.sources import open_images
 from tensorprojection.studies.errors import StudyError
 
 
@@ -161,6 +163,161 @@ def test_wrong_paths(tmp_path):
         check(tmp_path)
     with pytest.raises(StudyError, match="a study of"):
         check(tmp_path, "mnist")
+
+
+# A check and a run agree
+
+
+NAMES = np.array(["NORMAL", "CNV", "DME", "DRUSEN"])
+
+
+def oct_npz(path, **change):
+    arrays = {
+        "images": np.random.default_rng(0).integers(0, 256, (8, 32, 32), dtype=np.uint8),
+        "labels": np.arange(8) % 4,
+        "class_names": NAMES,
+        **change,
+    }
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
+
+
+def kvasir_npz(path, masks):
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    np.savez(path, images=images, masks=masks)
+    return path
+
+
+def with_masks(folder, write):
+    """The folder with one mask more of values, as PNG, and the others as they were."""
+    mask = np.zeros((30, 40), np.uint8)
+    mask[5:20, 5:30] = 1
+    place = folder / "Kvasir-SEG/masks"
+    (place / "c2.jpg").unlink()
+    Image.fromarray(write(mask)).save(place / "c2.png")
+    return folder
+
+
+def pipe(folder):
+    path = next(folder.rglob("*.jpeg"))
+    path.unlink()
+    os.mkfifo(path)
+    return folder
+
+
+def twelve_bits(folder):
+    path = next(folder.rglob("*.jpeg"))
+    path.unlink()
+    wide = np.linspace(0, 4095, 1200).astype(np.uint16).reshape(30, 40)
+    Image.fromarray(wide).save(path.with_suffix(".png"))
+    return folder
+
+
+def renamed_mask(folder):
+    place = folder / "Kvasir-SEG/masks"
+    (place / "c1.jpg").rename(place / "other.jpg")
+    return folder
+
+
+def remove(folder, pattern):
+    for path in folder.glob(pattern):
+        shutil.rmtree(path)
+    return folder
+
+
+MASKS = np.zeros((4, 32, 32), np.uint8)
+MASKS[:, 5:20, 5:20] = 1
+# Each makes data from the fixtures and an empty folder.
+REFUSED = {
+    "no class names": ("oct", lambda o, k, t: oct_npz(t / "a.npz", class_names=None)),
+    "bytes": ("oct", lambda o, k, t: oct_npz(t / "a.npz", class_names=NAMES.astype("S"))),
+    "integers": ("oct", lambda o, k, t: oct_npz(t / "a.npz", class_names=np.arange(4))),
+    "0-d": ("oct", lambda o, k, t: oct_npz(t / "a.npz", class_names=np.array("NORMAL"))),
+    "nine": ("oct", lambda o, k, t: oct_npz(t / "a.npz", class_names=np.array(list("abcdefghi")))),
+    "a class lacks": ("oct", lambda o, k, t: oct_npz(t / "a.npz", labels=np.arange(8) % 3)),
+    "part": ("oct", lambda o, k, t: oct_npz(t / "a.npz", parts=np.array(["train"] * 7 + ["x"]))),
+    "npz masks of 2": ("kvasir", lambda o, k, t: kvasir_npz(t / "a.npz", MASKS * np.uint8(2))),
+    "masks of 2": ("kvasir", lambda o, k, t: with_masks(k, lambda mask: mask * 2)),
+    "masks of 16": ("kvasir", lambda o, k, t: with_masks(k, lambda mask: mask * 16)),
+    "masks of 100": ("kvasir", lambda o, k, t: with_masks(k, lambda mask: mask * 100)),
+    "size": ("kvasir", lambda o, k, t: with_masks(k, lambda mask: mask[:20])),
+    "no mask": ("kvasir", lambda o, k, t: renamed_mask(k)),
+    "pipe": ("oct", lambda o, k, t: pipe(o)),
+    "12 bits": ("oct", lambda o, k, t: twelve_bits(o)),
+    "no folder of a class": ("oct", lambda o, k, t: remove(o, "*/DME")),
+}
+TAKEN = {
+    "npz": ("oct", lambda o, k, t: oct_npz(t / "a.npz")),
+    "npz masks of 1": ("kvasir", lambda o, k, t: kvasir_npz(t / "a.npz", MASKS)),
+    "npz masks of 255": ("kvasir", lambda o, k, t: kvasir_npz(t / "a.npz", MASKS * np.uint8(255))),
+    "masks of 1": ("kvasir", lambda o, k, t: with_masks(k, lambda mask: mask)),
+    "masks of 255": ("kvasir", lambda o, k, t: with_masks(k, lambda mask: mask * 255)),
+    "masks of 65535": (
+        "kvasir",
+        lambda o, k, t: with_masks(k, lambda mask: mask.astype(np.uint16) * 65535),
+    ),
+    "folder": ("oct", lambda o, k, t: o),
+    "training": ("oct", lambda o, k, t: oct_npz(t / "a.npz", parts=np.array(["training"] * 8))),
+}
+
+
+def in_a_run(study, data, cache):
+    try:
+        return open_images(study, data, size=32, cache=cache)
+    except StudyError:
+        return None
+
+
+def in_a_check(study, data, cache):
+    try:
+        return check(data, study, cache=cache)
+    except StudyError:
+        return None
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_run_refuses_a_check_finds(what, clean_oct, kvasir_folder, tmp_path):
+    study, make = REFUSED[what]
+    data = make(clean_oct, kvasir_folder, tmp_path)
+    assert in_a_run(study, data, tmp_path / "cache") is None
+    for named in (study, None):
+        report = in_a_check(named, data, tmp_path / "cache")
+        assert report is None or not report.ok
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_what_a_run_takes_a_check_calls_neither_wrong_nor_empty(
+    what, clean_oct, kvasir_folder, tmp_path
+):
+    study, make = TAKEN[what]
+    data = make(clean_oct, kvasir_folder, tmp_path)
+    opened = in_a_run(study, data, tmp_path / "cache")
+    for named in (study, None):
+        report = in_a_check(named, data, tmp_path / "cache")
+        assert report.ok
+        assert report.masks_empty == ()
+        assert report.images == len(opened.images)
+    if study == "kvasir":
+        assert opened.images.masks.any(axis=(1, 2)).all()
+
+
+def test_texts_as_patients_are_shown_as_such(tmp_path):
+    ids = np.array(["eve", "bob", "bob", "ann", "ann", "zoe", "eve", "ann"])
+    parts = np.array(["training"] * 4 + ["test"] * 4)
+    report = check(oct_npz(tmp_path / "a.npz", patient_ids=ids, parts=parts))
+    assert report.patients == 4
+    assert report.patients_on_both_sides == ("ann", "eve")
+    assert report.classes["CNV"] == {"train": 1, "test": 1}
+
+
+def test_what_is_ignored_is_counted(clean_oct):
+    (clean_oct / "train/CNV/CNV-0-8.webp").write_bytes(b"x")
+    (clean_oct / "train/AMD").mkdir()
+    (clean_oct / "train/AMD/AMD-1-1.jpeg").write_bytes(b"x")
+    report = check(clean_oct)
+    assert report.ok
+    assert "1 files ignored (1 .webp), 1 folders ignored (train/AMD: 1 files)" in text(report)
+    assert report.as_dict()["ignored"]["files"] == ((".webp", 1),)
 
 
 @pytest.mark.realdata

@@ -1,6 +1,9 @@
 import io
+import os
+import struct
 import time
 import warnings
+import zlib
 
 import numpy as np
 import pytest
@@ -8,16 +11,15 @@ from PIL import Image, ImageFile
 
 from tensorprojection.studies.data.decode import (
     UnreadableError,
-    blank,
     decode_into,
     fit,
     fit_mask,
-    in_threads,
     open_image,
     to_mode,
 )
 from tensorprojection.studies.data.folders import find
 from tensorprojection.studies.data.kinds import kind_of
+from tensorprojection.studies.data.threads import in_threads
 from tensorprojection.studies.errors import StudyError
 
 
@@ -86,6 +88,68 @@ def test_masks_are_binary_before_and_after():
     got = fit_mask(Image.fromarray(mask), 10)
     np.testing.assert_array_equal(got, np.repeat([[0] * 5 + [1] * 5], 10, axis=0))
     assert got.dtype == np.uint8
+
+
+@pytest.mark.parametrize("highest", [255, 1023, 4095, 16383])
+@pytest.mark.parametrize("channels", [(), (3,)], ids=["gray", "RGB"])
+def test_fewer_bits_in_16_are_refused(highest, channels):
+    """They would all be nearly black: 12 bits become the grey levels 0 to 15."""
+    wide = np.linspace(0, highest, 64).astype(np.uint16).reshape(8, 8)
+    wide = np.broadcast_to(wide.reshape(8, 8, *(1 for _ in channels)), (8, 8, *channels))
+    with pytest.raises(UnreadableError, match=r"16 bits and values up to .* only.*such as 12"):
+        to_mode(open_image(png_of_16_bits(wide)), "L")
+    bright = open_image(png_of_16_bits(np.where(wide == highest, 65535, wide).astype(np.uint16)))
+    assert np.asarray(to_mode(bright, "L")).max() == 255
+
+
+def test_black_of_16_bits_is_black():
+    black = open_image(png_of_16_bits(np.zeros((8, 8), np.uint16)))
+    assert np.asarray(to_mode(black, "L")).max() == 0
+
+
+def png_of_16_bits(pixels):
+    """Written by hand, as Pillow writes no colours of 16 bits."""
+
+    def chunk(kind, content):
+        crc = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + crc
+
+    height, width = pixels.shape[:2]
+    header = struct.pack(">IIBBBBB", width, height, 16, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
+    lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in pixels)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(lines))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("top", [*range(2, 18), 127])
+def test_masks_of_other_values_are_refused(top):
+    mask = np.zeros((8, 8), np.uint8)
+    mask[2:5] = top
+    with pytest.raises(UnreadableError, match=f"values up to {top} where a mask has 0 and 255"):
+        fit_mask(Image.fromarray(mask), 8)
+
+
+@pytest.mark.parametrize("top", [1, 255, 65535])
+def test_masks_of_16_bits(top):
+    mask = np.zeros((8, 8), np.uint16)
+    mask[2:5] = top
+    np.testing.assert_array_equal(fit_mask(Image.fromarray(mask), 8), mask > 0)
+    mask[0, 0] = 7
+    with pytest.raises(UnreadableError, match=f"has the values 0, .*{min(top, 7)}.* 0 and 65535"):
+        fit_mask(Image.fromarray(mask), 8)
+
+
+@pytest.mark.parametrize("quality", [30, 75, 95])
+def test_an_empty_mask_stays_empty_as_jpeg(quality):
+    """So no leeway is needed for noise in one."""
+    empty = Image.fromarray(np.zeros((37, 53), np.uint8))
+    for mode in ("L", "RGB"):
+        again = open_image(encoded(empty.convert(mode), "JPEG", quality=quality))
+        assert fit_mask(again, 16).max() == 0
 
 
 @pytest.mark.parametrize(
@@ -189,10 +253,19 @@ def test_a_pair_is_left_out_as_a_whole(tmp_path, kvasir_folder, picture, damage,
     assert np.load(tmp_path / "images.npy").shape[0] == np.load(tmp_path / "masks.npy").shape[0]
 
 
-def test_a_full_disk_is_said_before(tmp_path):
-    with pytest.raises(StudyError, match="GB free for the cache"):
-        blank(tmp_path / "images.npy", (10**9, 10**6, 10**6))
-    assert not (tmp_path / "images.npy").exists()
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_and_an_endless_device(tmp_path, oct_folder):
+    """The first would wait for ever, the second fill the memory."""
+    items = find("oct", oct_folder).items
+    for row in (3, 9):
+        os.unlink(items[row].image.path)
+    os.mkfifo(items[3].image.path)
+    os.symlink("/dev/zero", items[9].image.path)
+    with pytest.raises(StudyError, match=r"cannot be read \(a (pipe|device), not a regular file"):
+        decode_into(tmp_path, items, kind_of("oct"), 12, workers=1)
+    kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12, skip_unreadable=True)
+    assert len(kept) == 34
+    assert unreadable == (items[3].image.name, items[9].image.name)
 
 
 def test_the_first_error_stops_the_rest():

@@ -96,15 +96,42 @@ def test_hidden_and_other_files_are_ignored(oct_folder):
     assert len(find("oct", oct_folder).items) == 36
 
 
-def test_digest_follows_names_sizes_and_times(oct_folder):
-    first = find("oct", oct_folder).digest()
-    assert find("oct", oct_folder).digest() == first
-    one = oct_folder / "OCT2017 " / "train" / "CNV" / "CNV-1000-0.jpeg"
-    os.utime(one, ns=(1, 1))
-    second = find("oct", oct_folder).digest()
-    one.rename(one.with_name("CNV-1000-99.jpeg"))
-    third = find("oct", oct_folder).digest()
-    assert len({first, second, third}) == 3
+def test_what_is_ignored_is_counted(oct_folder, picture):
+    top = oct_folder / "OCT2017 "
+    assert str(find("oct", oct_folder).ignored) == ""
+    cnv = top / "train" / "CNV"
+    for name in ("a.gif", "b.GIF", "c.webp", "d.dcm", "LICENSE"):
+        (cnv / name).write_bytes(b"x")
+    (oct_folder / "notes.txt").write_bytes(b"x")
+    picture(top / "train" / "AMD" / "deeper" / "AMD-1-1.jpeg")
+    picture(top / "extra" / "x.jpeg")
+    shutil.copytree(top / "val", oct_folder / "more" / "deeper" / "val")
+    found = find("oct", oct_folder)
+    assert len(found.items) == 36
+    assert dict(found.ignored.files) == {".gif": 2, ".webp": 1, ".dcm": 1, "": 1, ".txt": 1}
+    assert dict(found.ignored.folders) == {"OCT2017 /train/AMD": 1, "OCT2017 /extra": 1, "more": 4}
+    said = str(found.ignored)
+    assert "6 files ignored (2 .gif" in said
+    assert "3 folders ignored" in said
+
+
+@pytest.mark.parametrize("where", ["images", "masks"])
+def test_two_files_of_one_name_are_ambiguous(kvasir_folder, picture, where):
+    picture(kvasir_folder / "Kvasir-SEG" / where / "c3.png")
+    for search in (lambda folder: find("kvasir", folder), guess):
+        with pytest.raises(StudyError, match=r"one file named c3, .*c3.jpg and .*c3.png"):
+            search(kvasir_folder)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are Unicode there")
+def test_names_that_are_not_utf_8(oct_folder):
+    place = os.fsencode(oct_folder / "OCT2017 " / "train" / "CNV")
+    with open(place + b"/CNV-\xff-1.jpeg", "wb"):
+        pass
+    with pytest.raises(StudyError, match=r"names in UTF-8 in .*got b'CNV-\\xff-1.jpeg'. Rename"):
+        find("oct", oct_folder)
+    with pytest.raises(StudyError, match="names in UTF-8"):
+        guess(oct_folder)
 
 
 def test_nothing_found_says_what_was_expected_and_what_is_there(tmp_path):

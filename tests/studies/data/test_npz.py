@@ -73,12 +73,6 @@ def test_classes_keep_the_files_order(stored):
     assert stored(plain() | {"class_names": names}).class_names == tuple(names)
 
 
-def test_without_names_classes_are_numbered(stored):
-    arrays = plain()
-    del arrays["class_names"]
-    assert stored(arrays).class_names == ("class 0", "class 1", "class 2", "class 3")
-
-
 def test_other_sizes_are_resized_alike(stored):
     arrays = plain()
     images = stored(arrays, size=10)
@@ -128,10 +122,35 @@ def test_medmnist(stored):
     assert images.class_names == OCTMNIST == ("CNV", "DME", "DRUSEN", "NORMAL")
 
 
-def test_medmnist_of_other_classes(stored):
-    assert stored(medmnist(classes=5)).class_names == tuple(f"class {i}" for i in range(5))
-    assert stored(medmnist(), "chest").class_names == tuple(f"class {i}" for i in range(4))
+@pytest.mark.parametrize("classes", [1, 2, 3, 5, 9])
+def test_medmnist_of_other_classes(stored, classes):
+    """BreastMNIST and PneumoniaMNIST have two, and would train as if they were OCT images."""
+    found = ", ".join(map(str, range(min(classes, 6))))
+    for study in ("oct", "chest"):
+        with pytest.raises(StudyError, match=f"labels of OCTMNIST, 0 to 3, .* labels {found}"):
+            stored(medmnist(classes), study)
+    with pytest.raises(StudyError, match="0, 1, 2, 3 for chest"):
+        stored(medmnist(), "chest")
+
+
+def test_medmnist_in_colour(stored):
     assert stored(medmnist(channels=(3,)), size=28).images.shape == (14, 28, 28)
+
+
+def test_texts_as_patients(stored):
+    ids = np.array(["p9", "p10", "p9", "a", "a", "b", "p10", "p10", "µ"])
+    groups = stored(plain() | {"patient_ids": ids}).groups
+    assert groups.dtype == np.int64
+    same = groups[:, None] == groups
+    np.testing.assert_array_equal(same, ids[:, None] == ids)
+
+
+def test_parts_have_the_names_of_folders(stored):
+    given = np.array(
+        ["training", "Train", "train", "val", "valid", "validation", "test"] + 2 * ["TEST"]
+    )
+    parts = stored(plain() | {"parts": given}).parts
+    assert parts.tolist() == ["train"] * 3 + ["val"] * 3 + ["test"] * 3
 
 
 def test_a_count_draws_in_proportion(stored):
@@ -145,7 +164,7 @@ def test_a_count_draws_in_proportion(stored):
 
 
 def test_large_files_come_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("tensorprojection.studies.data.npz.BLOCK", 4)
+    monkeypatch.setattr("tensorprojection.studies.data.npz_arrays.BLOCK_ROWS", 4)
     for order in "CF":
         arrays = plain() | {"images": np.asarray(plain()["images"], order=order)}
         np.savez_compressed(tmp_path / "a.npz", **arrays)
@@ -153,6 +172,35 @@ def test_large_files_come_in_blocks(tmp_path, monkeypatch):
             blocks = list(image_blocks(file, facts(file)))
         assert [start for start, _ in blocks] == [0, 4, 8]
         np.testing.assert_array_equal(np.concatenate([b for _, b in blocks]), arrays["images"])
+
+
+def test_blocks_are_bounded_by_bytes(tmp_path, monkeypatch):
+    """A few rows may be large: 16 of 10000 × 10000 pixels are 1.6 GB in a file of 1.5 MB."""
+    monkeypatch.setattr("tensorprojection.studies.data.npz_arrays.BLOCK_BYTES", 3 * 256 + 5)
+    np.savez_compressed(tmp_path / "a.npz", **plain())
+    with NpzArrays(tmp_path / "a.npz") as file:
+        sizes = [len(block) for _, block in image_blocks(file, facts(file))]
+    assert sizes == [3, 3, 3]
+    monkeypatch.setattr("tensorprojection.studies.data.npz_arrays.BLOCK_BYTES", 1)
+    with NpzArrays(tmp_path / "a.npz") as file:
+        sizes = [len(block) for _, block in image_blocks(file, facts(file))]
+    assert sizes == [1] * 9
+
+
+def test_what_is_read_whole_is_bounded(stored, monkeypatch):
+    monkeypatch.setattr("tensorprojection.studies.data.npz_arrays.WHOLE_BYTES", 1000)
+    long = np.array(["x" * 100] * N)
+    with pytest.raises(StudyError, match=r"file_names in .* at most 1000 bytes, got 3600 bytes"):
+        stored(plain() | {"file_names": long})
+    columns = np.asfortranarray(plain()["images"])
+    with pytest.raises(StudyError, match=r"images in .* at most 1000 bytes, or in C order"):
+        stored(plain() | {"images": columns})
+
+
+def test_images_of_too_many_pixels(stored, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 255)
+    with pytest.raises(StudyError, match=r"at most 255 pixels each in .*, got \(9, 16, 16\)"):
+        stored(plain())
 
 
 def test_study_is_guessed(tmp_path):
@@ -166,9 +214,10 @@ def test_study_is_guessed(tmp_path):
     assert guessed(medmnist()) == "oct"
     names = np.array(["Normal", "Lung Opacity", "COVID", "Viral Pneumonia"])
     assert guessed(plain() | {"class_names": names}) == "chest"
-    for unknown in (plain() | {"class_names": np.array(list("abcd"))}, medmnist(classes=5)):
-        with pytest.raises(StudyError, match="Name it with --study"):
-            guessed(unknown)
+    with pytest.raises(StudyError, match="Name it with --study"):
+        guessed(plain() | {"class_names": np.array(list("abcd"))})
+    with pytest.raises(StudyError, match="labels of OCTMNIST"):
+        guessed(medmnist(classes=5))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +232,16 @@ def test_study_is_guessed(tmp_path):
         ({"labels": np.zeros(N)}, "labels of .* an integer type .* of float64"),
         ({"labels": np.arange(N)}, "labels from 0 to 3, as there are 4 classes, .* 0 to 8"),
         ({"labels": np.full(N, -1)}, "labels from 0 to 3.* got -1 to -1"),
-        ({"labels": np.arange(N) * 50, "class_names": None}, "from 0 to 99 in .* 0 to 400"),
+        ({"labels": np.zeros(N, int)}, "images of NORMAL, .* got none of CNV, DME, DRUSEN"),
+        ({"labels": np.arange(N) % 3}, "got none of DRUSEN"),
+        ({"class_names": None}, "an array class_names in .* for oct, got none"),
+        ({"class_names": np.array("NORMAL")}, r"class_names of shape .* got \(\) of <U6"),
+        ({"class_names": np.array([b"NORMAL", b"CNV", b"DME", b"DRUSEN"])}, "str in .* of |S6"),
+        ({"class_names": np.arange(4)}, "class_names of .* type str in .* of int64"),
+        ({"class_names": np.array(list("abcdefghi"))}, "classes NORMAL, .* got a, b, c, d, e"),
+        ({"class_names": np.array(["NORMAL", "CNV", "DME", "DME"])}, "got NORMAL, CNV, DME, DME"),
+        ({"parts": np.array(["train"] * 8 + ["holdout"])}, "parts of train, .* got 'holdout'"),
+        ({"patient_ids": np.array(["a"] * 8 + [""])}, "for every image in patient_ids .* row 8"),
         ({"patient_ids": np.arange(3)}, "patient_ids of shape"),
         ({"file_names": np.arange(N)}, "file_names of shape .* type str"),
     ],
@@ -254,7 +312,7 @@ def test_damaged_files(tmp_path):
     content[content.index(plain()["images"].tobytes()) + 50] ^= 255
     path.write_bytes(content)
     with pytest.raises(StudyError, match="CRC"), NpzArrays(path) as file:
-        list(file.blocks("images", 4))
+        list(file.blocks("images"))
 
 
 @pytest.mark.realdata

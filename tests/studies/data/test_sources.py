@@ -6,9 +6,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from tensorprojection.studies.data import sources
-from tensorprojection.studies.data.sources import open_images
+from tensorprojection.studies.data import content, sources, unpack
+from tensorprojection.studies.data.sources import allow_archive, open_images
 from tensorprojection.studies.data.stored import open_stored
+from tensorprojection.studies.data.unpack import Limits
 from tensorprojection.studies.errors import StudyError
 
 
@@ -124,9 +125,89 @@ def test_npz(tmp_path, cache, monkeypatch):
     assert len(opened.images) == 5
     monkeypatch.setattr(sources, "store_npz", no_more)
     assert open_images("oct", path, size=8, cache=cache).folder == opened.folder
-    os.utime(path, ns=(10**18, 10**18))
-    with pytest.raises(AssertionError, match="second time"):
-        open_images("oct", path, size=8, cache=cache)
+    os.utime(path, ns=(10**18, 10**18))  # the content is what counts, and not time or name
+    renamed = path.rename(tmp_path / "b.npz")
+    assert open_images("oct", renamed, size=8, cache=cache).folder == opened.folder
+
+
+def test_another_file_of_the_same_size_and_time(tmp_path, cache):
+    """As after ``cp -p``: the old file's images must not be used for it."""
+    path, names = tmp_path / "a.npz", np.array(["NORMAL", "CNV", "DME", "DRUSEN"])
+    made = []
+    for value in (7, 8):
+        images = np.full((4, 8, 8), value, np.uint8)
+        np.savez(path, images=images, labels=np.arange(4), class_names=names)
+        os.utime(path, ns=(10**18, 10**18))
+        made.append((path.stat().st_size, open_images("oct", path, size=8, cache=cache)))
+    assert made[0][0] == made[1][0]
+    assert [np.unique(opened.images.images).tolist() for _, opened in made] == [[7], [8]]
+
+
+def test_another_image_of_the_same_size_and_time(oct_folder, cache):
+    first = open_images("oct", oct_folder, size=20, cache=cache)
+    path = oct_folder / first.images.names[5]
+    content, seen = bytearray(path.read_bytes()), path.stat()
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert open_images("oct", oct_folder, size=20, cache=cache).folder != first.folder
+
+
+def test_a_folder_may_be_moved(oct_folder, cache, monkeypatch, tmp_path):
+    first = open_images("oct", oct_folder, size=20, cache=cache)
+    monkeypatch.setattr(sources, "decode_into", no_more)
+    moved = oct_folder.rename(tmp_path / "elsewhere")
+    again = open_images("oct", moved, size=20, cache=cache)
+    assert again.folder == first.folder
+    assert str(moved) in again.source
+
+
+def test_only_the_files_that_are_drawn_are_read(oct_folder, cache, monkeypatch):
+    first = open_images("oct", oct_folder, size=20, count=8, cache=cache)
+    read = []
+    usual = content.open_regular
+    monkeypatch.setattr(content, "open_regular", lambda p: read.append(p) or usual(p))
+    assert open_images("oct", oct_folder, size=20, count=8, cache=cache).folder == first.folder
+    assert sorted(read) == sorted(str(oct_folder / name) for name in first.images.names)
+
+
+def test_a_damaged_cache_is_made_again(oct_folder, cache, capsys):
+    first = open_images("oct", oct_folder, size=20, cache=cache)
+    before = np.array(first.images.images)
+    with open(first.folder / "images.npy", "r+b") as file:
+        file.seek(500)
+        file.write(bytes(2000))
+    capsys.readouterr()
+    again = open_images("oct", oct_folder, size=20, cache=cache)
+    np.testing.assert_array_equal(again.images.images, before)
+    said = capsys.readouterr().err
+    assert f"{first.folder} is damaged (images.npy has other content" in said
+    assert said.count("\n") == 1
+    open_images("oct", oct_folder, size=20, cache=cache)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_ignored_is_said(oct_folder, chest_folder, cache):
+    (oct_folder / "OCT2017 " / "train" / "CNV" / "a.dcm").write_bytes(b"x")
+    for _ in range(2):  # made, and kept
+        source = open_images("oct", oct_folder, size=20, cache=cache).source
+        assert "1 files ignored (1 .dcm)" in source
+    archive = shutil.make_archive(str(oct_folder.parent / "archive"), "zip", oct_folder)
+    for _ in range(2):
+        assert (
+            "1 files ignored (1 .dcm)" in open_images("oct", archive, size=20, cache=cache).source
+        )
+    source = open_images("chest", chest_folder, size=20, cache=cache).source
+    assert "4 folders ignored" in source
+
+
+def test_classes_that_a_draw_or_damage_leaves_out(oct_folder, cache):
+    with pytest.raises(StudyError, match="got none of"):
+        open_images("oct", oct_folder, size=20, count=2, cache=cache)
+    for path in oct_folder.glob("*/*/DME/*"):
+        path.write_bytes(b"")
+    with pytest.raises(StudyError, match="got none of DME"):
+        open_images("oct", oct_folder, size=20, skip_unreadable=True, cache=cache)
 
 
 def test_a_zip_is_unpacked_into_the_cache(kvasir_folder, cache, monkeypatch):
@@ -147,6 +228,24 @@ def test_a_harmful_zip_is_refused(tmp_path, cache):
     assert not list(tmp_path.rglob("evil.jpg"))
 
 
+@pytest.mark.parametrize("factor", [0, -1, float("nan"), float("inf")])
+def test_limits_that_are_none(factor, tmp_path, cache):
+    with pytest.raises(StudyError, match="--unpack-limits above 0"):
+        allow_archive(tmp_path / "a.zip", factor, cache)
+
+
+def test_an_archive_beyond_the_limits_may_be_allowed(kvasir_folder, cache, monkeypatch):
+    archive = shutil.make_archive(str(kvasir_folder.parent / "archive"), "zip", kvasir_folder)
+    monkeypatch.setattr(sources, "Limits", lambda: Limits(files=8))  # there are 10, and 3 folders
+    monkeypatch.setattr(unpack, "Limits", lambda: Limits(files=8))
+    with pytest.raises(StudyError, match=r"more than 8 files and folders.*--unpack-limits 2"):
+        open_images("kvasir", archive, size=20, cache=cache)
+    allow_archive(archive, 2, cache)
+    assert len(open_images("kvasir", archive, size=20, cache=cache).images) == 5
+    allow_archive("phantoms", 2, cache)  # of which there is nothing to allow
+    allow_archive(kvasir_folder, 2, cache)
+
+
 def test_a_class_is_missing(oct_folder, cache):
     for path in oct_folder.glob("*/*/DME"):
         shutil.rmtree(path)
@@ -162,7 +261,13 @@ def test_a_class_is_missing(oct_folder, cache):
         ("oct", __file__, {}, "which is none of these"),
         ("oct", None, {"size": 31}, "at least 32 pixels, got 31"),
         ("oct", None, {"seed": -1}, "a seed of 0 or more, got -1"),
-        ("oct", None, {"size": 0}, "at least 1 pixel, got 0"),
+        ("oct", None, {"size": 0}, "from 1 to 4096 pixels, got 0"),
+        ("oct", None, {"size": 20000}, "from 1 to 4096 pixels, got 20000"),
+        ("oct", None, {"count": 10**12, "size": 32}, "GB of free memory for 10{12} phantoms of 32"),
+        ("oct", "x" * 300, {}, "Could not look at x{300}: File name too long"),
+        ("oct", "a\0b", {}, "Could not look at .*null"),
+        ("oct", "a\udcff.npz", {}, r"a path in UTF-8, got b'a\\xff.npz'. Rename"),
+        ("oct", "/dev/zero", {}, "/dev/zero, which is none of these"),
         ("oct", None, {"count": 0}, "at least 1 image, got 0"),
     ],
 )

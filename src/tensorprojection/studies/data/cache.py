@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,13 @@ import platformdirs
 from filelock import FileLock
 
 from ..errors import StudyError
+from .in_use import hold
+from .sums import damage, write_sums
 
 # Part of every key: raised when what is stored changes its meaning, so that old folders are unused.
-FORMAT = 1
+FORMAT = 2
+KEY = "key.json"
+ABOUT = "about.json"
 DIGEST = "digest.txt"
 
 
@@ -31,28 +38,37 @@ def cached(
     key: Mapping[str, Any],
     make: Callable[[Path], None],
     root: Path | None = None,
+    about: Mapping[str, str] | None = None,
 ) -> Path:
     """The folder of ``kind`` and ``key``. Where there is none yet, ``make`` fills an empty one.
 
     It is filled beside and renamed into place, so a folder that is there is complete; of several
-    processes that want it at once, one makes it and the others wait.
+    processes that want it at once, one makes it and the others wait. A folder that is there is read
+    once, against its checksums; one that is damaged is thrown away and made again, and said to be.
+    While this process lives, ``tpl cache clear`` leaves the folder alone.
 
     Args:
         kind: a word for what is kept; it begins the folder's name.
         key: everything that the content depends on, as JSON can write it.
         make: writes the content into the folder that it is given.
         root: where folders go; default :func:`cache_folder`.
+        about: for people: which study it is for, and where it came from.
     """
     root = cache_folder() if root is None else root
     text = json.dumps({"format": FORMAT, **key}, sort_keys=True, indent=1)
     place = root / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if place.is_dir():
+    if hold(place) and damage(place) is None:  # without the lock: the cache may be read-only
+        _touch(place)
         return place
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
+            if place.is_dir() and (wrong := damage(place)):
+                print(f"tpl: {place} is damaged ({wrong}): it is made again.", file=sys.stderr)
+                discard(place)
             if not place.is_dir():
-                _fill(place, text, make)
+                _fill(place, text, make, about or {})
+            hold(place)
         return place
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
@@ -62,15 +78,38 @@ def cached(
         ) from error
 
 
-def _fill(place: Path, key: str, make: Callable[[Path], None]) -> None:
+def about(place: Path) -> dict[str, str]:
+    """What :func:`cached` was told about a folder; nothing where it cannot be read."""
+    try:
+        found = json.loads((place / ABOUT).read_text())
+        return {str(name): str(value) for name, value in found.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def discard(place: Path) -> None:
+    """Remove a folder in one step for all who look; whoever has its files open keeps them."""
+    away = _beside(place)
+    place.rename(away)
+    shutil.rmtree(away)
+
+
+def _beside(place: Path) -> Path:
+    """A name for what is not complete, which nobody can have guessed and prepared."""
+    return place.with_name(f"{place.name}.{secrets.token_hex(8)}.part")
+
+
+def _fill(place: Path, key: str, make: Callable[[Path], None], told: Mapping[str, str]) -> None:
     for left in place.parent.glob(f"{place.name}.*.part"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    beside = place.with_name(f"{place.name}.{os.getpid()}.part")
+    beside = _beside(place)
     beside.mkdir()
     try:
         make(beside)
-        (beside / "key.json").write_text(key + "\n")
+        (beside / KEY).write_text(key + "\n")
+        (beside / ABOUT).write_text(json.dumps(told))
         (beside / DIGEST).write_text(_digest(beside))
+        write_sums(beside)
         for path in (*beside.iterdir(), beside):
             _sync(path)  # or a power cut could leave a folder that is there and empty
         beside.rename(place)
@@ -91,6 +130,12 @@ def _digest(folder: Path) -> str:
         with open(path, "rb") as file:
             whole.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}".encode())
     return whole.hexdigest()
+
+
+def _touch(place: Path) -> None:
+    """When it was last used is when its key was last changed; a read-only cache does not say."""
+    with suppress(OSError):
+        os.utime(place / KEY)
 
 
 def _sync(path: Path) -> None:

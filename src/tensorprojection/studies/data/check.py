@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from PIL import Image
 from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -18,16 +19,19 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import StudyError
-from .decode import UnreadableError, in_threads, open_image, read, to_mode
-from .folders import File, Found, Item, find, guess
-from .kinds import kind_of
+from .decode import UnreadableError, binary, open_image, read, to_mode
+from .folders import NOTHING, File, Found, Ignored, Item, find, guess
+from .kinds import Mode, kind_of
 from .npz import facts, image_blocks, mask_blocks
 from .npz_arrays import NpzArrays
+from .regular import what_is
 from .sources import unpacked
-from .unpack import is_archive
+from .threads import in_threads
+from .unpack import Limits, is_archive
 
 UNDIVIDED = "all"
 SHOWN = 10  # names a line
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,12 @@ class Report:
     missing_classes: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     duplicates: tuple[Duplicate, ...] = ()
-    patients_on_both_sides: tuple[int, ...] = ()  # of train against val and test
+    patients_on_both_sides: tuple[int | str, ...] = ()  # of train against val and test
     masks_missing: tuple[str, ...] = ()
     masks_of_other_size: tuple[str, ...] = ()
     masks_without_image: tuple[str, ...] = ()
     masks_empty: tuple[str, ...] = ()
+    ignored: Ignored = NOTHING
 
     @property
     def problems(self) -> list[str]:
@@ -75,11 +80,12 @@ class Report:
     @property
     def notes(self) -> list[str]:
         plain = [d for d in self.duplicates if len(d.parts) < 2 and len(d.classes) < 2]
-        return _lines(
+        lines = _lines(
             ("images stored more than once", _joined(plain)),
             ("empty masks", self.masks_empty),
             ("masks without an image", self.masks_without_image),
         )
+        return [*lines, str(self.ignored)] if str(self.ignored) else lines
 
     @property
     def ok(self) -> bool:
@@ -101,28 +107,32 @@ def check(
     *,
     workers: int | None = None,
     cache: Path | None = None,
+    unpack_limits: float = 1,
 ) -> Report:
     """Read every image of a folder, an archive or an ``.npz``; the study is guessed if not given.
+
+    The rules are those of a run: what a run refuses is an error here, or one of the problems.
 
     Args:
         path: as :func:`~.sources.open_images` takes it.
         study: oct, chest or kvasir.
         workers: threads that decode; default one a core.
         cache: where an archive is unpacked; default :func:`~.cache.cache_folder`.
+        unpack_limits: how many times as much as usual an archive may hold.
     """
     path = Path(path)
     if study is not None:
         kind_of(study)
-    if not path.exists():
+    limits = Limits().times(unpack_limits)
+    kind = what_is(path)
+    if kind is None:
         raise StudyError(f"Expected a folder, an .npz, a zip or a tar file, got {path}: not there.")
-    if path.is_file() and path.suffix.lower() == ".npz":
+    if kind == "file" and path.suffix.lower() == ".npz":
         with NpzArrays(path) as file:
             return _npz(file, study)
-    folder = path
-    if path.is_file():
-        if not is_archive(path):
-            raise StudyError(f"Expected a folder, an .npz, a zip or a tar file, got {path}.")
-        folder = unpacked(path, cache)
+    if kind != "folder" and not (kind == "file" and is_archive(path)):
+        raise StudyError(f"Expected a folder, an .npz, a zip or a tar file, got {path}.")
+    folder = path if kind == "folder" else unpacked(path, cache, limits)
     found = guess(folder) if study is None else find(study, folder)
     return _folder(str(path), found, workers)
 
@@ -162,7 +172,7 @@ def _folder(path: str, found: Found, workers: int | None) -> Report:
     kind = kind_of(found.study)
     items = found.items
     seen = [_Seen() for _ in items]
-    in_threads(lambda row: _look(items[row], seen[row]), len(items), workers, "checking")
+    in_threads(lambda row: _look(items[row], seen[row], kind.mode), len(items), workers, "checking")
 
     def named(rows: Iterable[int]) -> tuple[str, ...]:
         return tuple(items[row].image.name for row in rows)
@@ -185,29 +195,39 @@ def _folder(path: str, found: Found, workers: int | None) -> Report:
         masks_of_other_size=named(row for row in rows if seen[row].other_size),
         masks_without_image=found.stray_masks,
         masks_empty=named(row for row in rows if seen[row].empty),
+        ignored=found.ignored,
     )
 
 
-def _look(item: Item, seen: _Seen) -> None:
-    def opened(file: File, keep_digest: bool) -> Any:
+def _look(item: Item, seen: _Seen, mode: Mode) -> None:
+    """The steps of decoding, one by one."""
+
+    def step(file: File, do: Callable[[], T]) -> T | None:
         try:
-            content = read(file)
-            if keep_digest and content:
-                seen.digest = hashlib.blake2b(content, digest_size=16).digest()
-            image = open_image(content)
-            to_mode(image, "L")
-            return image
+            return do()
         except UnreadableError as error:
             seen.unreadable.append(f"{file.name} {error}")
             return None
 
-    image = opened(item.image, keep_digest=True)
+    def picture() -> Image.Image:
+        content = read(item.image)
+        if content:
+            seen.digest = hashlib.blake2b(content, digest_size=16).digest()
+        image = open_image(content)
+        to_mode(image, mode)
+        return image
+
+    image = step(item.image, picture)
     if image is not None:
         seen.size = image.size
-    mask = None if item.mask is None else opened(item.mask, keep_digest=False)
-    if mask is not None:
-        seen.empty = int(np.asarray(to_mode(mask, "L")).max()) <= 127
-        seen.other_size = image is not None and mask.size != image.size
+    if (file := item.mask) is None:
+        return
+    mask = step(file, lambda: open_image(read(file)))
+    if mask is None:
+        return
+    seen.other_size = image is not None and mask.size != image.size
+    ones = step(file, lambda: binary(mask))
+    seen.empty = ones is not None and ones.getbbox() is None
 
 
 # npz
@@ -227,7 +247,6 @@ def _npz(file: NpzArrays, study: str | None) -> Report:
         for _, block in image_blocks(file, known)
         for row in block
     ]
-    there = set() if labels is None else set(labels.tolist())
     return _report(
         path=str(file.path),
         study=known.study,
@@ -235,14 +254,10 @@ def _npz(file: NpzArrays, study: str | None) -> Report:
         labels=[None] * known.count if labels is None else [known.class_names[i] for i in labels],
         class_names=() if labels is None else known.class_names,
         parts=[None] * known.count if known.parts is None else [str(p) for p in known.parts],
-        groups=[None] * known.count if known.groups is None else known.groups.tolist(),
+        groups=[None] * known.count if known.patients is None else known.patients.tolist(),
         digests=digests,
         sizes=[(known.shape[1], known.shape[0])] * known.count,
-        missing_classes=tuple(
-            name
-            for i, name in enumerate(known.class_names)
-            if labels is not None and i not in there
-        ),
+        missing_classes=known.missing_classes(),
         masks_empty=tuple(empty),
     )
 
@@ -258,7 +273,7 @@ def _report(
     labels: Sequence[str | None],
     class_names: Sequence[str],
     parts: Sequence[str | None],
-    groups: Sequence[int | None],
+    groups: Sequence[int | str | None],
     digests: Sequence[bytes | None],
     sizes: Sequence[tuple[int, int] | None],
     **rest: Any,
@@ -302,11 +317,18 @@ def _duplicates(
     )
 
 
-def _on_both_sides(groups: Sequence[int | None], parts: Sequence[str | None]) -> tuple[int, ...]:
+def _on_both_sides(
+    groups: Sequence[int | str | None], parts: Sequence[str | None]
+) -> tuple[int | str, ...]:
     """Validation and test count as one, as the paper combines them."""
     inside = {g for g, part in zip(groups, parts, strict=True) if part == "train"}
     outside = {g for g, part in zip(groups, parts, strict=True) if part not in (None, "train")}
-    return tuple(sorted(g for g in inside & outside if g is not None))
+    return tuple(sorted((g for g in inside & outside if g is not None), key=_as_listed))
+
+
+def _as_listed(group: int | str) -> tuple[int, str]:
+    """Numbers by size, texts by their letters."""
+    return (group, "") if isinstance(group, int) else (0, group)
 
 
 def _part_order(part: str) -> int:

@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import StudyError
 from . import rows as row_file
 from .augment import Augmentation, augment, draw
-from .cache import cached
+from .cache import about, cached
 from .images import ImageSet
-from .stored import open_stored, store_class_names
+from .room import need_memory
+from .stored import open_array, open_stored, store_class_names
 
 CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
 
 # Section 3.2: copies of each original, to even out the classes.
 CHEST_COPIES = {"Normal": 0, "Lung Opacity": 1, "COVID": 2, "Viral Pneumonia": 7}
 KVASIR_COPIES = 20  # section 3.3: of each original
+MOST_COPIES = 10_000  # of each original
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +67,9 @@ def make_copies(
         cache: where caches go; default the user's.
         progress: called with the number of copies made and to make.
     """
-    of = np.repeat(np.arange(len(images)), _numbers(images, copies))
+    numbers = _numbers(images, copies)
+    need_memory(24 * int(numbers.sum()), f"the list of {int(numbers.sum())} copies")
+    of = np.repeat(np.arange(len(images)), numbers)
 
     def make(folder: Path) -> None:
         _fill(folder, images, of, augmentation, seed, progress)
@@ -76,12 +81,12 @@ def make_copies(
         "augmentation": asdict(augmentation),
         "seed": seed,
     }
-    return open_copies(cached("copies", key, make, cache))
+    return open_copies(cached("copies", key, make, cache, about(folder_of_originals)))
 
 
 def open_copies(folder: Path) -> Copies:
     """Copies made before, in this folder; nothing is read yet."""
-    of = np.load(folder / "of.npy", mmap_mode="r", allow_pickle=False)
+    of = open_array(folder / "of.npy")
     return Copies(open_stored(folder), of, folder)
 
 
@@ -95,6 +100,8 @@ def _numbers(images: ImageSet, copies: Mapping[str, int] | int) -> NDArray[np.in
     given = [copies] if isinstance(copies, int) else list(copies.values())
     if any(number < 0 for number in given):
         raise ValueError(f"Expected a number of copies ≥ 0, got {min(given)}.")
+    if any(number > MOST_COPIES for number in given):
+        raise StudyError(f"Expected at most {MOST_COPIES} copies of each image, got {max(given)}.")
     if isinstance(copies, int):
         return np.full(len(images), copies, np.int64)
     if images.labels is None or set(copies) != set(images.class_names):
@@ -113,6 +120,10 @@ def _fill(
     seed: int,
     progress: Callable[[int, int], None] | None,
 ) -> None:
+    # First what needs most: a disk that cannot hold it is found before anything is written.
+    row_file.create(folder / "images.npy", (len(of), *images.images.shape[1:]), np.uint8)
+    if images.masks is not None:
+        row_file.create(folder / "masks.npy", (len(of), *images.masks.shape[1:]), np.uint8)
     np.save(folder / "of.npy", of)
     for name in ("labels", "groups", "names", "parts"):
         known = getattr(images, name)
@@ -121,9 +132,6 @@ def _fill(
     store_class_names(images.class_names, folder)
 
     copy = np.arange(len(of)) - np.searchsorted(of, of)  # 0, 1, … within each original
-    row_file.create(folder / "images.npy", (len(of), *images.images.shape[1:]), np.uint8)
-    if images.masks is not None:
-        row_file.create(folder / "masks.npy", (len(of), *images.masks.shape[1:]), np.uint8)
     for start in range(0, len(of), CHUNK):
         rows = of[start : start + CHUNK]
         changes = [

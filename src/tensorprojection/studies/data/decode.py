@@ -1,33 +1,27 @@
-"""From image files to rows of one size, decoded side by side straight into a mapped file."""
+"""From image files to rows of one size, decoded side by side straight into a file."""
 
 from __future__ import annotations
 
 import io
-import os
-import shutil
-import sys
-import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-from rich.console import Console
-from rich.progress import Progress
 
 from ..errors import StudyError
+from . import rows as row_file
 from .folders import File, Item
 from .kinds import Kind, Mode
+from .regular import read_regular
+from .threads import in_threads
 
-CHUNK = 32  # images a task
+CHUNK = 32  # rows in memory at once
 WAY_OUT = "Replace it, or leave such files out with --skip-unreadable."
-
-
-JPEG_NOISE = 16  # an empty mask may have values up to this
+# Values of fewer bits in files of 16 (12, as cameras and scanners give) would be nearly black.
+FEWER_BITS = 2**14 - 1
 
 
 class UnreadableError(Exception):
@@ -47,8 +41,9 @@ def open_image(content: bytes) -> Image.Image:
         raise UnreadableError("is empty")
     try:
         with Image.open(io.BytesIO(content)) as image:
+            wide = any(";16" in str(part) for part in image.tile) and not image.mode.startswith("I")
             image.load()
-            return image.copy()
+            decoded = image.copy()
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableError("claims more pixels than can be right") from error
     except UnidentifiedImageError as error:
@@ -57,6 +52,18 @@ def open_image(content: bytes) -> Image.Image:
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise UnreadableError(f"cannot be decoded ({reason})") from error
+    if wide:  # of colours with 16 bits Pillow keeps the upper 8: the others may be anything
+        colours = np.asarray(decoded.convert("RGB"))
+        _refuse_fewer_bits(256 * int(colours.max(initial=0)) + 255)
+    return decoded
+
+
+def _refuse_fewer_bits(highest: int) -> None:
+    if 0 < highest <= FEWER_BITS:
+        raise UnreadableError(
+            f"has 16 bits and values up to {highest} only, so it would be nearly black: are there "
+            "fewer bits in it, such as 12? Scale them to 16 or 8 bits"
+        )
 
 
 def to_mode(image: Image.Image, mode: Mode) -> Image.Image:
@@ -65,6 +72,7 @@ def to_mode(image: Image.Image, mode: Mode) -> Image.Image:
         wide = np.asarray(image).astype(np.int64)
         if wide.size and (wide.min() < 0 or wide.max() > 65535):
             raise UnreadableError(f"has values from {wide.min()} to {wide.max()}, beyond 16 bits")
+        _refuse_fewer_bits(int(wide.max(initial=0)))
         image = Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8))
     elif image.mode == "F":
         raise UnreadableError("has pixels of floating point, not of 8 or 16 bits")
@@ -83,25 +91,44 @@ def fit(image: Image.Image, size: int, mode: Mode) -> NDArray[np.uint8]:
     return np.asarray(image, dtype=np.uint8)
 
 
-def fit_mask(mask: Image.Image, size: int) -> NDArray[np.uint8]:
-    """0 and 1. Binary before it is resized, as JPEG leaves other values about, and after.
+def binary(mask: Image.Image) -> Image.Image:
+    """0 and 255, of a mask with 0 and 1, with 0 and the highest value, or of JPEG.
 
-    Masks of 0 and 1 are taken as such. Values in between, with none above one half, are neither.
+    JPEG leaves other values about, but none of them far from 0 or 255. A mask whose highest value
+    is another one is none: to take it as empty would be wrong in silence.
     """
+    if mask.mode.startswith("I"):
+        values = np.unique(np.asarray(mask)).tolist()
+        if not any(set(values) <= {0, top} for top in (1, 255, 65535)):
+            shown = ", ".join(map(str, values[:6])) + (", …" if len(values) > 6 else "")
+            raise UnreadableError(f"has the values {shown} where a mask has 0 and 65535")
+        return Image.fromarray(np.where(np.asarray(mask) > 0, 255, 0).astype(np.uint8))
     gray = to_mode(mask, "L")
     highest = int(gray.getextrema()[1])  # type: ignore[arg-type]
-    if JPEG_NOISE < highest <= 127:
+    if 1 < highest <= 127:
         raise UnreadableError(f"has values up to {highest} where a mask has 0 and 255, or 0 and 1")
     threshold = 0 if highest == 1 else 127
-    binary = gray.point([255 if value > threshold else 0 for value in range(256)])
-    return (fit(binary, size, "L") > 127).astype(np.uint8)
+    return gray.point([255 if value > threshold else 0 for value in range(256)])
+
+
+def fit_mask(mask: Image.Image, size: int) -> NDArray[np.uint8]:
+    """0 and 1. Binary before it is resized and after."""
+    return (fit(binary(mask), size, "L") > 127).astype(np.uint8)
 
 
 def read(file: File) -> bytes:
     try:
-        return Path(file.path).read_bytes()
+        return read_regular(file.path)
     except OSError as error:
         raise UnreadableError(f"cannot be read ({error.strerror})") from error
+
+
+def same_size(mask: Image.Image, image: Image.Image) -> None:
+    if mask.size != image.size:
+        raise UnreadableError(
+            f"is {mask.width} × {mask.height}, its image {image.width} × {image.height}: expected "
+            "a mask of the image's size"
+        )
 
 
 # Many
@@ -126,29 +153,37 @@ def decode_into(
         skip_unreadable: leave out what cannot be decoded, instead of an error at the first.
         workers: threads; default one a core, as Pillow decodes and resizes without the GIL.
     """
-    images = blank(folder / "images.npy", kind.shape(len(items), size))
-    masks = blank(folder / "masks.npy", (len(items), size, size)) if kind.masks else None
+    shapes = {"images": kind.shape(len(items), size)}
+    if kind.masks:
+        shapes["masks"] = (len(items), size, size)
+    for name, shape in shapes.items():
+        row_file.create(folder / f"{name}.npy", shape, np.uint8)
     unreadable: dict[int, str] = {}
+    with ExitStack() as open_files:
+        files = {
+            name: open_files.enter_context(row_file.RowFile(folder / f"{name}.npy"))
+            for name in shapes
+        }
 
-    def one(row: int) -> None:
-        item = items[row]
-        try:
-            picture = _decode(item.image)
-            with _named(item.image):
-                images[row] = fit(picture, size, kind.mode)
-            if masks is not None:
-                masks[row] = _decode_mask(item, picture.size, size)
-        except _NamedError as error:
-            if not skip_unreadable:
-                raise StudyError(f"{error} {WAY_OUT}") from error
-            unreadable[row] = error.file
+        def one(row: int) -> None:
+            item = items[row]
+            try:
+                picture = _decode(item.image)
+                with _named(item.image):
+                    files["images"].write(row, fit(picture, size, kind.mode)[None])
+                if kind.masks:
+                    files["masks"].write(row, _decode_mask(item, picture, size)[None])
+            except _NamedError as error:
+                if not skip_unreadable:
+                    raise StudyError(f"{error} {WAY_OUT}") from error
+                unreadable[row] = error.file
 
-    in_threads(one, len(items), workers, "decoding")
+        in_threads(one, len(items), workers, "decoding")
     kept = [row for row in range(len(items)) if row not in unreadable]
     if not kept:
         raise StudyError(f"Expected at least one readable image, got none of {len(items)}.")
     if unreadable:
-        for name in ("images", "masks") if kind.masks else ("images",):
+        for name in shapes:
             _keep(folder / f"{name}.npy", kept)
     return kept, tuple(unreadable[row] for row in sorted(unreadable))
 
@@ -172,67 +207,23 @@ def _decode(file: File) -> Image.Image:
         return open_image(read(file))
 
 
-def _decode_mask(item: Item, wanted: tuple[int, int], size: int) -> NDArray[np.uint8]:
+def _decode_mask(item: Item, picture: Image.Image, size: int) -> NDArray[np.uint8]:
     with _named(item.image):
         if item.mask is None:
             raise UnreadableError("has no mask of the same name")
     mask = _decode(item.mask)
     with _named(item.mask):
-        if mask.size != wanted:
-            raise UnreadableError(
-                f"is {mask.width} × {mask.height}, its image {wanted[0]} × {wanted[1]}: expected "
-                "a mask of the image's size"
-            )
+        same_size(mask, picture)
         return fit_mask(mask, size)
-
-
-def in_threads(work: Any, count: int, workers: int | None, doing: str) -> None:
-    """``work(row)`` for every row. The first error stops it all."""
-    pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
-    console = Console(stderr=True)
-    quick = count < 1000 or not sys.stderr.isatty()
-    progress = Progress(console=console, transient=True, disable=quick)
-
-    def some(start: int) -> int:
-        rows = range(start, min(start + CHUNK, count))
-        for row in rows:
-            work(row)
-        return len(rows)
-
-    try:
-        # Filters are the process's, so they are set once around all threads.
-        with warnings.catch_warnings(), progress:
-            warnings.filterwarnings("ignore", module=r"PIL\.")  # oddities that decode all the same
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            task = progress.add_task(doing, total=count)
-            for done in pool.map(some, range(0, count, CHUNK)):
-                progress.advance(task, done)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def blank(path: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.uint8]]:
-    """A mapped ``.npy`` of uint8 to be filled."""
-    # A mapped file is sparse at first, and a disk that fills up later kills the process.
-    needed, free = int(np.prod(shape, dtype=object)), shutil.disk_usage(path.parent).free
-    if needed > free:
-        raise StudyError(
-            f"Expected {needed / 1e9:.1f} GB free for the cache {path.parent}, got "
-            f"{free / 1e9:.1f} GB. Free some space, or set TENSORPROJECTION_CACHE to a folder "
-            "that has some."
-        )
-    return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
 
 
 def _keep(path: Path, rows: Sequence[int]) -> None:
     """Rewrite the file with these rows only."""
     whole = np.load(path, mmap_mode="r", allow_pickle=False)
     beside = path.with_suffix(".kept")
-    kept = np.lib.format.open_memmap(
-        beside, mode="w+", dtype=np.uint8, shape=(len(rows), *whole.shape[1:])
-    )
-    for start in range(0, len(rows), CHUNK):
-        kept[start : start + CHUNK] = whole[list(rows[start : start + CHUNK])]
-    kept.flush()
-    del whole, kept
+    row_file.create(beside, (len(rows), *whole.shape[1:]), np.uint8)
+    with row_file.RowFile(beside) as kept:
+        for start in range(0, len(rows), CHUNK):
+            kept.write(start, whole[list(rows[start : start + CHUNK])])
+    del whole  # or Windows would not replace it
     beside.replace(path)

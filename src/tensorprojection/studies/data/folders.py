@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import StudyError
-from .kinds import kind_of
+from .kinds import kind_of, missing
 
 LAYOUTS = {
     "oct": "train, val and test, each with NORMAL, CNV, DME and DRUSEN of .jpeg files, "
@@ -35,14 +35,39 @@ ALIASES = {"covid19": "covid"}
 OCT_NAME = re.compile(r"[A-Za-z]+-(\d{1,18})-\d+")
 
 
+class NoLayoutError(StudyError):
+    """A folder without any of the layouts that were looked for."""
+
+
 @dataclass(frozen=True)
 class File:
-    """A file, and what was seen of it when it was found."""
+    """A file by its place."""
 
     path: str
     name: str  # relative to the folder that was given, with "/"
-    bytes: int
-    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """What lies among a data set's images and is not one of them."""
+
+    files: tuple[tuple[str, int], ...] = ()  # by the names' ends, such as ".gif", and how many
+    folders: tuple[tuple[str, int], ...] = ()  # and how many files are in each, at any depth
+
+    def __str__(self) -> str:
+        """A clause, empty where nothing was ignored."""
+        said = []
+        if self.files:
+            kinds = ", ".join(f"{count} {end or 'without an ending'}" for end, count in self.files)
+            said.append(f"{sum(count for _, count in self.files)} files ignored ({kinds})")
+        if self.folders:
+            some = ", ".join(f"{name}: {count} files" for name, count in self.folders[:6])
+            more = ", …" if len(self.folders) > 6 else ""
+            said.append(f"{len(self.folders)} folders ignored ({some}{more})")
+        return ", ".join(said)
+
+
+NOTHING = Ignored()
 
 
 @dataclass(frozen=True)
@@ -63,23 +88,12 @@ class Found:
     study: str
     items: tuple[Item, ...]
     stray_masks: tuple[str, ...] = ()  # without an image
-
-    def digest(self) -> str:
-        """Changes with every name, size and time of a file."""
-        sha = hashlib.sha256()
-        files = [f for item in self.items for f in (item.image, item.mask) if f is not None]
-        for file in sorted(files, key=lambda file: file.name):
-            line = f"{file.name}\0{file.bytes}\0{file.mtime_ns}\n"
-            sha.update(line.encode("utf-8", "surrogateescape"))
-        return sha.hexdigest()
+    ignored: Ignored = NOTHING
 
     def missing_classes(self) -> tuple[str, ...]:
         """The classes of which there is no image."""
         kind = kind_of(self.study)
-        if kind.masks:
-            return ()
-        there = {item.label for item in self.items}
-        return tuple(name for i, name in enumerate(kind.class_names) if i not in there)
+        return () if kind.masks else missing(kind.class_names, {item.label for item in self.items})
 
 
 def find(study: str, folder: Path) -> Found:
@@ -99,9 +113,10 @@ def find(study: str, folder: Path) -> Found:
                 "path of one."
             )
         if found:
-            return found[0][1]
+            hit = found[0][1]
+            return replace(hit, ignored=_ignored(hit, str(folder)))
         level = [entry.path for place in level for entry in _folders(place)]
-    raise StudyError(
+    raise NoLayoutError(
         f"Expected in {folder}, or up to two folders below it, the {study} layout: "
         f"{LAYOUTS[study]}. Found {_contents(folder)}."
     )
@@ -113,10 +128,10 @@ def guess(folder: Path) -> Found:
     for study in ("oct", "chest", "kvasir"):
         try:
             return find(study, folder)
-        except StudyError:
+        except NoLayoutError:
             continue
     expected = "; ".join(f"{study}: {layout}" for study, layout in LAYOUTS.items())
-    raise StudyError(
+    raise NoLayoutError(
         f"Expected in {folder}, or up to two folders below it, one of the layouts ({expected}). "
         f"Found {_contents(folder)}."
     )
@@ -153,14 +168,28 @@ def _kvasir(study: str, place: str, root: str) -> Found | None:
     inside = {_plain(entry.name): entry.path for entry in _folders(place)}
     if "images" not in inside or "masks" not in inside:
         return None
-    masks = {Path(file.name).stem: file for file in _files(inside["masks"], root)}
+    masks = _by_stem(_files(inside["masks"], root))
     images = list(_files(inside["images"], root))
     if not images:
         return None
-    stems = {Path(file.name).stem for file in images}
+    stems = _by_stem(images)
     items = (Item(file, mask=masks.get(Path(file.name).stem)) for file in images)
     stray = sorted(file.name for stem, file in masks.items() if stem not in stems)
     return Found(study, tuple(sorted(items, key=_order)), tuple(stray))
+
+
+def _by_stem(files: Iterable[File]) -> dict[str, File]:
+    """By the name without its ending, which pairs an image with its mask: so each only once."""
+    found: dict[str, File] = {}
+    for file in files:
+        stem = Path(file.name).stem
+        if stem in found:
+            raise StudyError(
+                f"Expected one file named {stem}, as the name pairs an image with its mask, got "
+                f"{found[stem].name} and {file.name}. Remove one."
+            )
+        found[stem] = file
+    return found
 
 
 def _order(item: Item) -> tuple[int, str]:
@@ -182,14 +211,10 @@ def _folders(place: str) -> list[os.DirEntry[str]]:
 
 
 def _files(place: str, root: str) -> Iterator[File]:
+    """All that is named like an image, a pipe as well: whoever reads it will say what it is."""
     for entry in _scan(place, lambda entry: os.path.splitext(entry.name)[1].lower() in IMAGES):
-        try:
-            seen = entry.stat()
-        except OSError as error:  # a link to nowhere
-            raise StudyError(f"Could not read {entry.path}: {error.strerror}.") from error
         if not entry.is_dir():
-            name = _relative(entry.path, root)
-            yield File(entry.path, name, seen.st_size, seen.st_mtime_ns)
+            yield File(entry.path, _relative(entry.path, root))
 
 
 def _scan(place: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[os.DirEntry[str]]:
@@ -199,7 +224,34 @@ def _scan(place: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[os.Dir
             seen = [e for e in entries if not e.name.startswith((".", "__MACOSX")) and wanted(e)]
     except OSError as error:
         raise StudyError(f"Could not read the folder {place}: {error.strerror}.") from error
+    for entry in seen:
+        if any("\ud800" <= c < "\ue000" for c in entry.name):  # what Python makes of other bytes
+            raise StudyError(
+                f"Expected names in UTF-8 in {place}, got {os.fsencode(entry.name)!r}. Rename it."
+            )
     return sorted(seen, key=lambda entry: entry.name)
+
+
+def _ignored(found: Found, root: str) -> Ignored:
+    """What is beside the images and masks, in their folders and in those above, up to the root."""
+    used = {f.path for item in found.items for f in (item.image, item.mask) if f is not None}
+    used |= {os.path.join(root, name) for name in found.stray_masks}  # of which more is said
+    walked: set[str] = set()
+    for path in {os.path.dirname(path) for path in used}:
+        while path not in walked and len(path) >= len(root):
+            walked.add(path)
+            path = os.path.dirname(path)
+    files: Counter[str] = Counter()
+    folders: dict[str, int] = {}
+    for place in sorted(walked):
+        for entry in _scan(place, lambda entry: True):
+            if entry.is_dir():
+                if entry.path not in walked:
+                    inside = sum(len(names) for _, _, names in os.walk(entry.path))
+                    folders[_relative(entry.path, root)] = inside
+            elif entry.path not in used:
+                files[os.path.splitext(entry.name)[1].lower()] += 1
+    return Ignored(tuple(files.most_common()), tuple(sorted(folders.items())))
 
 
 def _relative(path: str, root: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import StudyError
-from .decode import blank, fit, fit_mask, in_threads
-from .kinds import KINDS, Kind, kind_of
+from . import rows as row_file
+from .decode import fit, fit_mask
+from .folders import PARTS
+from .kinds import KINDS, Kind, kind_of, missing, require_all, require_names
 from .npz_arrays import NpzArrays
 from .splits import subset
 from .stored import store_class_names
+from .threads import in_threads
 
-BLOCK = 256  # images in memory at once
 MEDMNIST_PARTS = ("train", "val", "test")
-MOST_CLASSES = 100  # of labels without names; more are not labels but something else
 # OCTMNIST has numbers only; its own order.
 OCTMNIST = ("CNV", "DME", "DRUSEN", "NORMAL")
 
@@ -38,6 +39,13 @@ class Facts:
     groups: NDArray[np.int64] | None = None
     names: NDArray[np.str_] | None = None
     parts: NDArray[np.str_] | None = None
+    patients: NDArray[Any] | None = None  # as the file calls them; groups are their numbers
+
+    def missing_classes(self) -> tuple[str, ...]:
+        """The classes of which there is no image."""
+        if self.labels is None:
+            return ()
+        return missing(self.class_names, set(np.unique(self.labels).tolist()))
 
 
 def facts(file: NpzArrays, study: str | None = None) -> Facts:
@@ -66,11 +74,13 @@ def store_npz(
     kind = kind_of(study)
     with NpzArrays(path) as file:
         known = facts(file, study)
+        require_all(study, known.missing_classes(), str(path))
         rows = subset(known.labels, known.count, count, seed)
-        images = blank(folder / "images.npy", kind.shape(len(rows), size))
+        images, masks = folder / "images.npy", folder / "masks.npy"
+        row_file.create(images, kind.shape(len(rows), size), np.uint8)
         _fill(images, image_blocks(file, known), rows, kind, size, workers)
         if kind.masks:
-            masks = blank(folder / "masks.npy", (len(rows), size, size))
+            row_file.create(masks, (len(rows), size, size), np.uint8)
             _fill(masks, mask_blocks(file), rows, None, size, workers)
     for name in ("labels", "groups", "names", "parts"):
         array = getattr(known, name)
@@ -83,7 +93,7 @@ def image_blocks(file: NpzArrays, known: Facts) -> Iterator[tuple[int, NDArray[A
     """All images, block by block, with the number of each block's first row."""
     first = 0
     for name in known.arrays:
-        for start, block in file.blocks(name, BLOCK):
+        for start, block in file.blocks(name):
             yield first + start, block
         first += file.headers[name].shape[0]
 
@@ -91,7 +101,7 @@ def image_blocks(file: NpzArrays, known: Facts) -> Iterator[tuple[int, NDArray[A
 def mask_blocks(file: NpzArrays) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """The masks as 0 and 255, which is what they look like as images."""
     seen: set[int] = set()
-    for start, block in file.blocks("masks", BLOCK):
+    for start, block in file.blocks("masks"):
         seen |= {int(value) for value in np.unique(block)}
         if not (seen <= {0, 1} or seen <= {0, 255}):
             raise StudyError(
@@ -102,23 +112,29 @@ def mask_blocks(file: NpzArrays) -> Iterator[tuple[int, NDArray[np.uint8]]]:
 
 
 def _fill(
-    out: NDArray[np.uint8],
+    path: Path,
     blocks: Iterator[tuple[int, NDArray[Any]]],
     rows: NDArray[np.int64],
     kind: Kind | None,  # None: masks
     size: int,
     workers: int | None,
 ) -> None:
-    for start, block in blocks:
-        low, high = np.searchsorted(rows, [start, start + len(block)])
-        chosen = block[rows[low:high] - start]
-        target = out[low:high]
+    with row_file.RowFile(path) as out:
+        for start, block in blocks:
+            low, high = np.searchsorted(rows, [start, start + len(block)])
+            chosen = rows[low:high] - start
 
-        def one(row: int, chosen: NDArray[Any] = chosen, target: NDArray[Any] = target) -> None:
-            picture = Image.fromarray(chosen[row])
-            target[row] = fit_mask(picture, size) if kind is None else fit(picture, size, kind.mode)
+            def one(
+                row: int,
+                block: NDArray[Any] = block,
+                chosen: NDArray[np.int64] = chosen,
+                low: int = int(low),
+            ) -> None:
+                picture = Image.fromarray(block[chosen[row]])
+                fitted = fit_mask(picture, size) if kind is None else fit(picture, size, kind.mode)
+                out.write(low + row, fitted[None])
 
-        in_threads(one, len(chosen), workers, "resizing")
+            in_threads(one, len(chosen), workers, "resizing")
 
 
 # The plain layout
@@ -127,8 +143,7 @@ def _fill(
 def _plain(file: NpzArrays, study: str | None) -> Facts:
     shape = _image_shape(file, "images")
     count = shape[0]
-    class_names = tuple(map(str, file.array("class_names"))) if "class_names" in file else ()
-    study = study or _guess(file, class_names)
+    study = study or _guess(file)
     kind = kind_of(study)
     labels = None
     if kind.masks:
@@ -145,9 +160,13 @@ def _plain(file: NpzArrays, study: str | None) -> Facts:
     else:
         _need(file, "labels", study)
         labels = _whole_numbers(file, "labels", count)
-        class_names = _class_names(file, labels, class_names)
-    groups = _whole_numbers(file, "patient_ids", count) if "patient_ids" in file else None
-    texts = {name: _texts(file, name, count) for name in ("file_names", "parts") if name in file}
+        _need(file, "class_names", study)
+        class_names = _class_names(file)
+        require_names(study, class_names, str(file.path))
+        _check_labels(file, labels, len(class_names))
+    patients = _patients(file, count) if "patient_ids" in file else None
+    names = _texts(file, "file_names", count) if "file_names" in file else None
+    parts = _parts(file, count) if "parts" in file else None
     return Facts(
         study,
         count,
@@ -155,15 +174,17 @@ def _plain(file: NpzArrays, study: str | None) -> Facts:
         ("images",),
         class_names,
         labels,
-        groups,
-        names=texts.get("file_names"),
-        parts=texts.get("parts"),
+        None if patients is None else _numbered(patients),
+        names=names,
+        parts=parts,
+        patients=patients,
     )
 
 
-def _guess(file: NpzArrays, class_names: Sequence[str]) -> str:
+def _guess(file: NpzArrays) -> str:
     if "masks" in file:
         return "kvasir"
+    class_names = _class_names(file) if "class_names" in file else ()
     for study, kind in KINDS.items():
         if set(class_names) == set(kind.class_names):
             return study
@@ -193,14 +214,20 @@ def _medmnist(file: NpzArrays, study: str | None) -> Facts:
         _whole_numbers(file, f"{part}_labels", n) for part, n in zip(parts, counts, strict=True)
     ]
     labels = np.concatenate(pieces)
-    # The four classes and gray are what OCTMNIST has, of all that MedMNIST holds.
-    four = bool(labels.size) and set(np.unique(labels).tolist()) <= set(range(len(OCTMNIST)))
-    if study is None and not (four and len(shapes[0]) == 3):
-        raise StudyError(f"Could not tell which study {file.path} is for. Name it with --study.")
     study = study or "oct"
     if kind_of(study).masks:
         raise StudyError(f"Expected an array masks in {file.path} for {study}, got none.")
-    class_names = _class_names(file, labels, OCTMNIST if study == "oct" and four else ())
+    # The four classes are what OCTMNIST has, and no other gray one of all that MedMNIST holds. Its
+    # files do not name their classes: only the numbers tell that these are other ones.
+    found = np.unique(labels).tolist()
+    if study != "oct" or found != list(range(len(OCTMNIST))):
+        shown = ", ".join(map(str, found[:12])) + (", …" if len(found) > 12 else "")
+        raise StudyError(
+            f"Expected in {file.path} the labels of OCTMNIST, 0 to {len(OCTMNIST) - 1}, as of "
+            f"MedMNIST's files only that one is for a study (oct), got the labels {shown}"
+            f"{'' if study == 'oct' else f' for {study}'}."
+        )
+    class_names = OCTMNIST
     return Facts(
         study,
         sum(counts),
@@ -232,6 +259,11 @@ def _image_shape(file: NpzArrays, name: str) -> tuple[int, ...]:
         )
     if 0 in shape:
         raise StudyError(f"Expected {name} with at least one image in {file.path}, got {shape}.")
+    most = Image.MAX_IMAGE_PIXELS  # the same limit as for files of images
+    if most is not None and shape[1] * shape[2] > most:
+        raise StudyError(
+            f"Expected {name} of at most {most} pixels each in {file.path}, got {shape}."
+        )
     return shape
 
 
@@ -260,17 +292,55 @@ def _texts(file: NpzArrays, name: str, count: int) -> NDArray[np.str_]:
     return file.array(name)
 
 
-def _class_names(
-    file: NpzArrays, labels: NDArray[np.int64], names: tuple[str, ...]
-) -> tuple[str, ...]:
-    low, high = int(labels.min()), int(labels.max())
-    most = len(names) or MOST_CLASSES
-    if low < 0 or high >= most:
-        why = f", as there are {most} classes," if names else ""
+def _class_names(file: NpzArrays) -> tuple[str, ...]:
+    header = file.headers["class_names"]
+    if len(header.shape) != 1 or header.dtype.kind != "U":
         raise StudyError(
-            f"Expected labels from 0 to {most - 1}{why} in {file.path}, got {low} to {high}."
+            f"Expected class_names of shape (classes,) and type str in {file.path}, got "
+            f"{_said(file, 'class_names')}."
         )
-    return names or tuple(f"class {i}" for i in range(high + 1))
+    return tuple(map(str, file.array("class_names")))
+
+
+def _check_labels(file: NpzArrays, labels: NDArray[np.int64], classes: int) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise StudyError(
+            f"Expected labels from 0 to {classes - 1}, as there are {classes} classes, in "
+            f"{file.path}, got {low} to {high}."
+        )
+
+
+def _patients(file: NpzArrays, count: int) -> NDArray[Any]:
+    """Numbers or texts; whose they are is all that counts."""
+    header = file.headers["patient_ids"]
+    if header.dtype.kind != "U":
+        return _whole_numbers(file, "patient_ids", count)
+    found = _texts(file, "patient_ids", count)
+    if (found == "").any():
+        raise StudyError(
+            f"Expected a text for every image in patient_ids of {file.path}, got an empty one for "
+            f"row {int(np.flatnonzero(found == '')[0])}: it would count as one patient."
+        )
+    return found
+
+
+def _numbered(patients: NDArray[Any]) -> NDArray[np.int64]:
+    """Numbers as they are; texts by their order."""
+    if patients.dtype.kind != "U":
+        return patients
+    return np.unique(patients, return_inverse=True)[1].astype(np.int64)
+
+
+def _parts(file: NpzArrays, count: int) -> NDArray[np.str_]:
+    """train, val and test, whichever of their names the file uses; as for folders."""
+    given = _texts(file, "parts", count)
+    names = {str(name): PARTS.get(str(name).strip().lower()) for name in np.unique(given)}
+    if unknown := [name for name, part in names.items() if part is None]:
+        raise StudyError(
+            f"Expected parts of {', '.join(PARTS)} in {file.path}, got {unknown[0]!r}."
+        )
+    return np.array([names[str(name)] for name in given], np.str_)
 
 
 def _said(file: NpzArrays, name: str) -> str:

@@ -16,6 +16,11 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..errors import StudyError
+from .regular import open_regular
+
+BLOCK_ROWS = 256
+BLOCK_BYTES = 2**26  # of rows in memory at once, or one row where that is larger
+WHOLE_BYTES = 2**28  # of an array that cannot be read in blocks
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,16 @@ class NpzArrays:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._readable():
-            self._zip = zipfile.ZipFile(path)
+            self._file = open_regular(path)
         try:
+            with self._readable():
+                self._zip = zipfile.ZipFile(self._file)
             names = [name for name in self._zip.namelist() if name.endswith(".npy")]
+            if len(set(names)) < len(names):
+                raise StudyError(f"Expected each array once in {path}, got one more than once.")
             self.headers = {name.removesuffix(".npy"): self._header(name) for name in names}
         except BaseException:
-            self._zip.close()
+            self._file.close()
             raise
 
     def __enter__(self) -> NpzArrays:
@@ -59,20 +68,29 @@ class NpzArrays:
         trace: TracebackType | None,
     ) -> None:
         self._zip.close()
+        self._file.close()
 
     def __contains__(self, name: str) -> bool:
         return name in self.headers
 
     def array(self, name: str) -> NDArray[Any]:
-        """A whole array."""
+        """A whole array, of bounded size."""
+        header = self.headers[name]
+        if (size := _product(header.shape) * header.dtype.itemsize) > WHOLE_BYTES:
+            order = ", or in C order, so that its rows can be read one by one"
+            raise StudyError(
+                f"Expected {name} in {self.path} of at most {WHOLE_BYTES} bytes"
+                f"{order if header.fortran else ''}, got {size} bytes."
+            )
         with self._readable(), self._zip.open(f"{name}.npy") as file:
             array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
             return array
 
-    def blocks(self, name: str, rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
-        """The first row's number and the rows, so many at a time."""
+    def blocks(self, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
+        """The first row's number and the rows, as many at a time as memory is set aside for."""
         header = self.headers[name]
         count = header.shape[0]
+        rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, header.row_bytes)))
         if header.fortran:  # its rows do not lie one after the other
             whole = self.array(name)
             for start in range(0, count, rows):

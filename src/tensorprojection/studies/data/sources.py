@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,17 @@ from numpy.typing import NDArray
 from ..errors import StudyError
 from . import phantoms
 from .cache import cached
+from .content import file_digest, files_digest
 from .decode import decode_into
 from .folders import Found, Item, find
 from .images import ImageSet
-from .kinds import kind_of
+from .kinds import kind_of, missing, require_all
 from .npz import store_npz
+from .regular import what_is
+from .room import need_disk, need_memory
 from .splits import subset
 from .stored import open_stored, store, store_class_names
-from .unpack import is_archive, unpack
+from .unpack import Limits, is_archive, unpack
 
 # Raised when the phantoms change, so that none of an older kind are used.
 PHANTOMS_VERSION = 1
@@ -31,6 +35,7 @@ GENERATORS = {
     "kvasir": phantoms.polyp.make,
 }
 PHANTOMS_COUNT = {"oct": 1600, "chest": 1600, "kvasir": 1000}
+LARGEST = 4096  # pixels a side; the paper's largest images have 192
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,9 @@ def open_images(
 ) -> Opened:
     """The study's images at ``size × size``. They are decoded once; a second start maps them.
 
+    What was decoded is found again by the content of its source, read whole: names, sizes and times
+    do not count, so a file may be renamed, and another file in its place is another one.
+
     Args:
         study: oct, chest or kvasir. The first two are gray with labels, the last RGB with masks.
         data: None or "phantoms" for generated images; a folder as Kaggle ships it; a zip or tar
@@ -76,20 +84,17 @@ def open_images(
         cache: where to keep what is made; default :func:`~.cache.cache_folder`.
     """
     kind_of(study)
-    if size < 1:
-        raise StudyError(f"Expected a size of at least 1 pixel, got {size}.")
+    if not 1 <= size <= LARGEST:
+        raise StudyError(f"Expected a size from 1 to {LARGEST} pixels, got {size}.")
     if count is not None and count < 1:
         raise StudyError(f"Expected a count of at least 1 image, got {count}.")
     if seed < 0:
         raise StudyError(f"Expected a seed of 0 or more, got {seed}.")
     wanted = _Wanted(study, size, count, seed, skip_unreadable, workers, cache)
     opened = _open(wanted, data)
-    expected, got = kind_of(study).class_names, opened.images.class_names
-    if set(expected) != set(got):
-        raise StudyError(
-            f"Expected images of the classes {', '.join(expected)} in {data}, got "
-            f"{', '.join(got) or 'none'}."
-        )
+    if (labels := opened.images.labels) is not None:  # of what was drawn, and could be read
+        there = set(np.unique(labels).tolist())
+        require_all(study, missing(opened.images.class_names, there), opened.source)
     return opened
 
 
@@ -97,25 +102,38 @@ def _open(wanted: _Wanted, data: str | Path | None) -> Opened:
     if data is None or str(data) == "phantoms":
         return _phantoms(wanted)
     path = Path(data)
-    if path.is_dir():
-        return _folder(wanted, path, str(path))
-    if path.is_file() and path.suffix.lower() == ".npz":
+    kind = what_is(path)
+    if kind == "folder":
+        return _folder(wanted, path)
+    if kind == "file" and path.suffix.lower() == ".npz":
         return _npz(wanted, path)
-    if path.is_file() and is_archive(path):
-        return _folder(wanted, unpacked(path, wanted.cache), str(path))
-    what = "which is none of these" if path.exists() else "which does not exist"
+    if kind == "file" and is_archive(path):
+        return _archive(wanted, path)
+    what = "which does not exist" if kind is None else "which is none of these"
     raise StudyError(
         f"Expected phantoms, a folder, an .npz, a zip or a tar file, got {path}, {what}."
     )
 
 
-def unpacked(archive: Path, cache: Path | None = None) -> Path:
+def unpacked(archive: Path, cache: Path | None = None, limits: Limits | None = None) -> Path:
     """The archive's files, in a folder of the cache."""
 
     def make(to: Path) -> None:
-        unpack(archive, to / "files")
+        unpack(archive, to / "files", limits)
 
-    return cached("unpacked", _identity(archive), make, cache) / "files"
+    key = {"archive": file_digest(archive)}
+    return cached("unpacked", key, make, cache, {"source": str(archive)}) / "files"
+
+
+def allow_archive(data: str | Path, factor: float, cache: Path | None = None) -> None:
+    """Unpack an archive that may hold so many times as much as usual; other data is left alone.
+
+    Where it is unpacked already, :func:`open_images` asks for no limits.
+    """
+    limits = Limits().times(factor)
+    path = Path(data)
+    if str(data) != "phantoms" and is_archive(path) and what_is(path) == "file":
+        unpacked(path, cache, limits)
 
 
 @dataclass(frozen=True)
@@ -152,52 +170,76 @@ def _phantoms(wanted: _Wanted) -> Opened:
     }
 
     def make(to: Path) -> None:
+        # They are made in memory, in blocks of 32 that take up to 90 bytes a pixel meanwhile.
+        whole = math.prod(kind_of(study).shape(count, size))
+        need_memory(2 * whole + 100 * 32 * size**2, f"{count} phantoms of {size} × {size}")
+        need_disk(whole, to)
         try:
             images = GENERATORS[study](count, seed=seed, size=size)
         except ValueError as error:  # a size too small for what the phantoms show
             raise StudyError(str(error)) from error
         store(images, to)
 
-    return _opened(cached("images", key, make, wanted.cache), f"{study} phantoms, seed {seed}")
+    return _made(wanted, key, make, f"{study} phantoms, seed {seed}")
 
 
 def _npz(wanted: _Wanted, path: Path) -> Opened:
-    key = {"npz": wanted.study, "size": wanted.size, **_identity(path), "drawn": wanted.drawn}
-
-    def make(to: Path) -> None:
-        store_npz(path, to, wanted.study, wanted.size, workers=wanted.workers, **wanted.drawn)
-
-    return _opened(cached("images", key, make, wanted.cache), wanted.described(str(path)))
-
-
-def _folder(wanted: _Wanted, folder: Path, given: str) -> Opened:
-    kind = kind_of(wanted.study)
-    found = find(wanted.study, folder)
-    if missing := found.missing_classes():
-        raise StudyError(
-            f"Expected images of {', '.join(kind.class_names)} in {given}, got none of "
-            f"{', '.join(missing)}."
-        )
     key = {
-        "folder": wanted.study,
-        "path": str(folder.resolve()),
-        "files": found.digest(),
+        "npz": wanted.study,
+        "content": file_digest(path),
         "size": wanted.size,
-        "mode": kind.mode,
-        "skip_unreadable": wanted.skip_unreadable,
         "drawn": wanted.drawn,
     }
 
     def make(to: Path) -> None:
-        _store_folder(found, wanted, to)
+        store_npz(path, to, wanted.study, wanted.size, workers=wanted.workers, **wanted.drawn)
 
-    return _opened(cached("images", key, make, wanted.cache), wanted.described(given))
+    return _made(wanted, key, make, wanted.described(str(path)))
 
 
-def _store_folder(found: Found, wanted: _Wanted, to: Path) -> None:
-    kind = kind_of(wanted.study)
+def _archive(wanted: _Wanted, path: Path) -> Opened:
+    """By the archive's own content: it is unpacked only where its images are not there yet."""
+    key = {**_folder_key(wanted), "archive": file_digest(path)}
+
+    def make(to: Path) -> None:
+        found = find(wanted.study, unpacked(path, wanted.cache))
+        _store_folder(found, _chosen(found, wanted, str(path)), wanted, to)
+
+    return _made(wanted, key, make, wanted.described(str(path)))
+
+
+def _folder(wanted: _Wanted, folder: Path) -> Opened:
+    found = find(wanted.study, folder)
+    chosen = _chosen(found, wanted, str(folder))
+    files = [file for item in chosen for file in (item.image, item.mask) if file is not None]
+    # Which files are used depends on all that are there, what they hold on these alone.
+    key = {**_folder_key(wanted), "content": files_digest(files, wanted.workers)}
+
+    def make(to: Path) -> None:
+        _store_folder(found, chosen, wanted, to)
+
+    # What is beside the images may change without them, so it is not the cache's to say.
+    return _made(wanted, key, make, wanted.described(str(folder)), str(found.ignored))
+
+
+def _folder_key(wanted: _Wanted) -> dict[str, Any]:
+    return {
+        "folder": wanted.study,
+        "size": wanted.size,
+        "mode": kind_of(wanted.study).mode,
+        "skip_unreadable": wanted.skip_unreadable,
+        "drawn": wanted.drawn,
+    }
+
+
+def _chosen(found: Found, wanted: _Wanted, given: str) -> list[Item]:
+    require_all(wanted.study, found.missing_classes(), given)
     rows = subset(_column(found.items, "label"), len(found.items), wanted.count, wanted.seed)
-    chosen = [found.items[row] for row in rows]
+    return [found.items[row] for row in rows]
+
+
+def _store_folder(found: Found, chosen: Sequence[Item], wanted: _Wanted, to: Path) -> None:
+    kind = kind_of(wanted.study)
     kept, unreadable = decode_into(
         to,
         chosen,
@@ -214,6 +256,7 @@ def _store_folder(found: Found, wanted: _Wanted, to: Path) -> None:
             np.save(to / f"{name}.npy", array, allow_pickle=False)
     store_class_names(kind.class_names, to)
     (to / "unreadable.json").write_text(json.dumps(unreadable))
+    (to / "ignored.json").write_text(json.dumps(str(found.ignored)))
 
 
 def _column(items: Sequence[Item], name: str) -> NDArray[Any] | None:
@@ -222,17 +265,25 @@ def _column(items: Sequence[Item], name: str) -> NDArray[Any] | None:
     return None if None in values else np.array(values, np.str_ if name == "part" else np.int64)
 
 
-def _identity(path: Path) -> dict[str, Any]:
-    """Changes when the file does."""
-    seen = path.stat()
-    return {"path": str(path.resolve()), "bytes": seen.st_size, "mtime_ns": seen.st_mtime_ns}
-
-
-def _opened(folder: Path, source: str) -> Opened:
+def _made(
+    wanted: _Wanted,
+    key: dict[str, Any],
+    make: Callable[[Path], None],
+    source: str,
+    ignored: str | None = None,
+) -> Opened:
+    told = {"study": wanted.study, "source": source}
+    folder = cached("images", key, make, wanted.cache, told)
     images = open_stored(folder)
-    listed = folder / "unreadable.json"
-    unreadable = tuple(json.loads(listed.read_text())) if listed.exists() else ()
+    unreadable = tuple(_listed(folder / "unreadable.json", []))
+    if ignored is None:
+        ignored = _listed(folder / "ignored.json", "")
     height, width = images.images.shape[1:3]
     left = f", {len(unreadable)} unreadable files left out" if unreadable else ""
-    line = f"{source}: {len(images)} of {height} × {width}{left} ({folder.name})"
+    beside = f", {ignored}" if ignored else ""
+    line = f"{source}: {len(images)} of {height} × {width}{left}{beside} ({folder.name})"
     return Opened(images, folder, line, unreadable)
+
+
+def _listed(path: Path, otherwise: Any) -> Any:
+    return json.loads(path.read_text()) if path.exists() else otherwise

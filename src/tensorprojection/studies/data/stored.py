@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..errors import StudyError
 from .images import ImageSet
 
 ARRAYS = ("images", "labels", "masks", "groups", "names", "parts")
@@ -27,11 +29,32 @@ def store_class_names(class_names: tuple[str, ...], folder: Path) -> None:
 
 
 def open_stored(folder: Path) -> ImageSet:
-    """The set as it was stored. Its arrays are mapped, not read, and their values not checked."""
+    """The set as it was stored. Its arrays are mapped, not read, and their values not checked.
+
+    Whether they are as they were made is checked once a start, by :func:`~.cache.cached`.
+    """
     arrays: dict[str, Any] = {
-        name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        name: open_array(folder / f"{name}.npy")
         for name in ARRAYS
-        if (folder / f"{name}.npy").exists()
+        if name == "images" or (folder / f"{name}.npy").exists()
     }
-    class_names = tuple(json.loads((folder / "class_names.json").read_text()))
-    return ImageSet(**arrays, class_names=class_names, checked=True)
+    listed = folder / "class_names.json"
+    try:
+        class_names = tuple(json.loads(listed.read_text()))
+        return ImageSet(**arrays, class_names=class_names, checked=True)
+    except (OSError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StudyError(f"Could not open {folder}: {reason}. {AGAIN}") from error
+
+
+def open_array(path: Path) -> NDArray[Any]:
+    """An array of the cache, mapped."""
+    try:
+        mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or f"{error}\n".splitlines()[0].rstrip(".")
+        raise StudyError(f"Could not open {path}: {reason}. {AGAIN}") from error
+
+
+AGAIN = "Start the same command once more: what is damaged in the cache is found and made again."
