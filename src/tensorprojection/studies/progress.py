@@ -1,30 +1,29 @@
-"""What a user sees of a run: bars in a terminal, a line a model elsewhere."""
+"""What a user sees of a run: bars in a terminal, a line for each epoch elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, Task, TaskID
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
 
-from .checkpoint import Row
 from .config import RunConfig
+from .results import Row
 from .study import Prepared
-from .training import Epoch, Step, Unit
+from .training import Epoch, Notice, Step, Unit
 from .workers import Done, Event, Failed, Restarted
 
 WINDOW = 10.0  # seconds over which the throughput is measured
+HIDDEN = ("epoch", "train_loss", "seconds", "code")  # of a row, where it is shown on one line
+WIDE = 100  # columns of a terminal that has room for bars
 
 
 class Watch:
@@ -33,15 +32,11 @@ class Watch:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.live = console.is_terminal
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[info]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self.bars = _Bars(
             console=console,
             disable=not self.live,
             transient=True,
+            get_time=lambda: time.monotonic(),
         )
         self.tasks: dict[str, TaskID] = {}
         self.throughput = _Throughput()
@@ -90,6 +85,10 @@ class Watch:
         """So many train and validate, copies included."""
         self._line(f"A trial trains on {training:,} and validates on {validation:,}.")
 
+    def notice(self, text: str) -> None:
+        """Something that the user should know, whatever else goes on."""
+        self._line(text)
+
     def show(self, event: Event) -> None:
         """Something has happened in training."""
         if isinstance(event, Step):
@@ -105,6 +104,11 @@ class Watch:
             self.last[event.unit] = event.row
             self.unkept[event.unit] = 0.0
             self.bars.update(self._unit(event.unit), completed=event.row["epoch"])
+            if not self.live:
+                of = f"epoch {event.row['epoch']}/{self.epochs}"
+                self._line(f"{event.unit}, {of}{self._metrics(event.unit)}")
+        elif isinstance(event, Notice):
+            self.notice(f"{event.unit}: {event.text}")
         elif isinstance(event, Done):
             self.done += 1
             self._end(str(event.unit))
@@ -121,7 +125,7 @@ class Watch:
 
     def _metrics(self, unit: Unit) -> str:
         row = self.last.get(unit, {})
-        shown = [name for name in row if name not in ("epoch", "train_loss", "seconds")]
+        shown = [name for name in row if name not in HIDDEN]
         return "".join(f", {name} {row[name]:.3f}" for name in shown)
 
     def _count(self) -> str:
@@ -143,6 +147,29 @@ class Watch:
 
     def _line(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+class _Bars(Progress):
+    """Names and the time left are whole at any width; bars and figures take the room they find."""
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        whole = Column(no_wrap=True)
+        cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        wide = self.console.width >= WIDE
+        table = Table.grid(whole, whole, *([Column(width=16)] if wide else []), cut, expand=True)
+        table.padding = (0, 1)
+        for task in tasks:
+            if task.visible:
+                cells = [Text(task.description), Text(_left(task))]
+                bar = ProgressBar(total=task.total, completed=task.completed, width=16)
+                table.add_row(*cells, *([bar] if wide else []), Text(task.fields["info"]))
+        return table
+
+
+def _left(task: Task) -> str:
+    """The time that the task will still take, by its speed so far."""
+    seconds = task.time_remaining
+    return "-:--:-- left" if seconds is None else f"{timedelta(seconds=int(seconds))} left"
 
 
 class _Throughput:
