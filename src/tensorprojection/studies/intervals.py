@@ -2,10 +2,11 @@
 
 Note [Trials share images]: every trial splits the same images anew. Two trials train on images of
 which most are the same, so their differences resemble each other more than those on new images
-would, and an interval that takes them to be independent is too narrow: about half as wide as it
-should be for 30 trials of a 70/30 split. Nadeau & Bengio, "Inference for the generalization error",
-Machine Learning 52 (2003), therefore add to the variance of the mean, s²/J for J trials, the share
-of it that more trials cannot take away: s² n₂/n₁, with n₂ images that validate and n₁ that train.
+would, and an interval that takes them to be independent is too narrow: a quarter as wide as the
+corrected one for 30 trials of a 70/30 split. Nadeau & Bengio, "Inference for the generalization
+error", Machine Learning 52 (2003), therefore add to the variance of the mean, s²/J for J trials,
+the share of it that more trials cannot take away: s² n₂/n₁, with n₂ images that validate and n₁
+that train.
 """
 
 from __future__ import annotations

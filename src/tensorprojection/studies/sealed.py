@@ -14,7 +14,7 @@ def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields and, as the last one, a hash of them.
 
     >>> sealed({"epoch": 1})
-    {'epoch': 1, 'sha256': '7b89e7b9f2d4f8a3'}
+    {'epoch': 1, 'sha256': 'becef8ff3d5edb2b'}
     """
     return {**fields, SEAL: _hash(fields)}
 
