@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +21,7 @@ from .training import Epoch, Notice, Step, Unit
 from .workers import Done, Event, Failed, Restarted
 
 WINDOW = 10.0  # seconds over which the throughput is measured
+SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
 HIDDEN = ("epoch", "train_loss", "seconds", "code")  # of a row, where it is shown on one line
 WIDE = 100  # columns of a terminal that has room for bars
 
@@ -32,12 +32,7 @@ class Watch:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.live = console.is_terminal
-        self.bars = _Bars(
-            console=console,
-            disable=not self.live,
-            transient=True,
-            get_time=lambda: time.monotonic(),
-        )
+        self.bars = _Bars(console, disable=not self.live)
         self.tasks: dict[str, TaskID] = {}
         self.throughput = _Throughput()
         self.last: dict[Unit, Row] = {}
@@ -152,11 +147,21 @@ class Watch:
 class _Bars(Progress):
     """Names and the time left are whole at any width; bars and figures take the room they find."""
 
+    def __init__(self, console: Console, disable: bool) -> None:
+        self.shown_on = console  # rich asks for the table before it knows its own
+        super().__init__(
+            console=console,
+            disable=disable,
+            transient=True,
+            speed_estimate_period=SPEED_SECONDS,
+            get_time=lambda: time.monotonic(),
+        )
+
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
-        whole = Column(no_wrap=True)
+        whole = Column(no_wrap=True), Column(no_wrap=True)
         cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-        wide = self.console.width >= WIDE
-        table = Table.grid(whole, whole, *([Column(width=16)] if wide else []), cut, expand=True)
+        wide = self.shown_on.width >= WIDE
+        table = Table.grid(*whole, *([Column(width=16)] if wide else []), cut, expand=True)
         table.padding = (0, 1)
         for task in tasks:
             if task.visible:
@@ -168,8 +173,10 @@ class _Bars(Progress):
 
 def _left(task: Task) -> str:
     """The time that the task will still take, by its speed so far."""
-    seconds = task.time_remaining
-    return "-:--:-- left" if seconds is None else f"{timedelta(seconds=int(seconds))} left"
+    if task.time_remaining is None:
+        return "-:--:-- left"
+    minutes, seconds = divmod(int(task.time_remaining), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
 
 
 class _Throughput:
