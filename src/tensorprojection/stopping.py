@@ -44,7 +44,8 @@ def leave_while_starting() -> None:
 
     Importing torch takes seconds, and an exception anywhere in it would be a traceback.
     """
-    signal.signal(signal.SIGINT, _leave)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -56,9 +57,11 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def raising_once() -> Iterator[None]:
     """In here the first signal raises :class:`Stopped`, and those after it are ignored.
 
-    So that what ends the workers and gives the cursor back is not interrupted in turn.
+    So that what ends the workers and gives the cursor back is not interrupted in turn. A signal
+    that was ignored before, as ``nohup`` does, stays so.
     """
-    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
     came = False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -69,7 +72,7 @@ def raising_once() -> Iterator[None]:
         raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in numbers}
-    if before[signal.SIGINT] is _leave:
+    if before.get(signal.SIGINT) is _leave:
         before[signal.SIGINT] = signal.default_int_handler
     try:
         yield

@@ -18,6 +18,7 @@ import pytest
 import tensorprojection
 from tensorprojection import cli
 from tensorprojection.output import make_safe
+from tensorprojection.stopping import Stopped, raising_once
 from tensorprojection.studies import cli_data
 from tensorprojection.studies.cli_report import report
 from tensorprojection.studies.cli_run import run
@@ -140,6 +141,8 @@ MISTAKES = [
     (["run", "kvasir", "--copies", "100000000"], "copies: input should be less than or equal to"),
     (["run", "oct", "--preset", "smoke", "--out", "x" * 300], "File name too long"),
     (["run", "oct", "--config", "x" * 300], "File name too long"),
+    (["run", "oct", "--preset", "smoke", "--data", "x" * 300], "File name too long"),
+    (["run", "chest", "--preset", "smoke", "--weights", "x" * 300], "File name too long"),
     (["report", "x" * 300], "File name too long"),
     (["report", "runs", "--out", "x" * 300], "runs: there is no such folder"),
     (["spectra", "--data", "x" * 300 + ".npy"], "File name too long"),
@@ -282,6 +285,8 @@ def command(*arguments, **options):
     return subprocess.Popen(
         [sys.executable, "-m", "tensorprojection", *map(str, arguments)],
         start_new_session=True,
+        # As in a terminal: what runs these tests in the background may ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
 
@@ -297,6 +302,35 @@ def test_ctrl_c_in_the_first_seconds(seconds, elsewhere):
         assert process.wait(timeout=60) == 130
         output.seek(0)
         assert output.read() == "tpl: stopped.\n"
+
+
+def test_the_first_signal_stops_and_the_others_wait():
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        with raising_once():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        cleaned = []
+
+        def work():
+            with raising_once():
+                try:
+                    signal.raise_signal(signal.SIGTERM)
+                finally:
+                    for number in numbers:
+                        signal.raise_signal(number)
+                    cleaned.append(True)
+
+        with pytest.raises(Stopped) as stopped:
+            work()
+        assert stopped.value.code == 143
+        assert cleaned
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def living(group):
@@ -339,17 +373,25 @@ def test_three_signals_in_a_row_while_workers_train(number, code, elsewhere):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_output_that_lacks_our_characters(encoding, finished, elsewhere):
-    shown = {}
-    for name, coding in (("theirs", encoding), ("utf", "utf-8")):
-        environment = os.environ | {"PYTHONIOENCODING": coding}
-        arguments = [sys.executable, "-m", "tensorprojection", "report", str(finished)]
-        done = subprocess.run(arguments, capture_output=True, env=environment, timeout=120)
-        assert done.returncode == 0, done.stderr
-        shown[name] = done.stdout.decode(coding)
-    assert "32 × 32" in shown["utf"]
-    assert ("32 x 32" if encoding == "ascii" else "32 × 32") in shown["theirs"]
-    assert "0.2500-0.7500" in shown["theirs"].replace("0.5000-1.0000", "0.2500-0.7500")
+def test_output_that_lacks_our_characters(encoding, finished, undrawn, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "argv", ["tpl", "report", str(finished)])
+    with suppress(SystemExit):
+        cli.main()
+    stream.flush()
+    text = stream.buffer.getvalue().decode(encoding)
+    assert ("32 x 32" if encoding == "ascii" else "32 × 32") in text
+    assert "0.5000-1.0000" in text
+    assert "Table: " in text
+
+
+def test_the_streams_encoding_is_what_python_was_told():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    arguments = [sys.executable, "-m", "tensorprojection", "summary", "oct", "--size", "32"]
+    done = subprocess.run(arguments, capture_output=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert b"OCT, 32 x 32: tpl2" in done.stdout
 
 
 def test_characters_that_have_no_plain_form():

@@ -313,6 +313,7 @@ def test_the_digest_is_of_every_source_file(tmp_path):
     [
         ("oct", {"size": 4096, "images": 10_000_000}, "10,000,000 images of 4096 × 4096 take"),
         ("oct", {"size": 4096, "images": 8, "batch": 10**6}, None),
+        ("oct", {"size": 4096, "images": 400, "batch": 10**6}, "A batch of 400 images of 4096"),
         ("kvasir", {"images": 10**7, "size": 4096}, "Choose a smaller --size or fewer --images"),
     ],
 )
