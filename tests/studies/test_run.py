@@ -124,8 +124,9 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         carry_out(smoke("oct"), tmp_path / "file" / "run")
 
 
-def test_more_epochs_extend_a_run(tmp_path):
+def test_more_epochs_extend_a_run(tmp_path, monkeypatch):
     """Also for a network that had none yet, and one whose checkpoint was removed to save space."""
+    monkeypatch.setattr(tensorprojection.studies.run, "run_units", run_here)
     few = smoke("oct", trials=1, models=("base", "tpl1"), epochs=1)
     carry_out(few, tmp_path / "more")
     (tmp_path / "more" / "trials" / "001" / "tpl1.pt").unlink()
