@@ -10,6 +10,7 @@ arXiv 2004.04454.
 
 from typing import TYPE_CHECKING, Any
 
+from . import stopping  # noqa: F401  # isort: skip  # first: torch takes seconds; see there
 from . import functional, penalties
 from .capture import capture
 from .compiled.library import Kernels, kernels

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
 from .cli_spectra import spectra
 from .errors import ProjectionError
+from .output import make_safe
+from .stopping import raising_once
 from .studies import cli_cache, cli_data
 from .studies.cli_report import report
 from .studies.cli_run import run
@@ -47,9 +50,24 @@ def bench(
 
 
 def main() -> None:
-    """The entry point; a user's mistake gives one line, and exit code 2."""
-    try:
-        app(exit_on_error=False, print_error=False)
-    except (CycloptsError, ProjectionError, StudyError) as error:
-        print(f"tpl: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+    """The entry point; a user's mistake gives one line and exit code 2, Ctrl-C one line and 130."""
+    make_safe(sys.stdout)
+    make_safe(sys.stderr)
+    with raising_once():
+        try:
+            app(exit_on_error=False, print_error=False)
+        except (CycloptsError, ProjectionError, StudyError) as error:
+            _end(2, str(error))
+        except BrokenPipeError:  # whoever reads what is printed has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            _end(2, f"Could not read or write {where}{error.strerror or error}.")
+        except KeyboardInterrupt as stop:
+            _end(getattr(stop, "code", 130), "stopped.")
+
+
+def _end(code: int, line: str) -> NoReturn:
+    print(f"tpl: {' '.join(line.split())}", file=sys.stderr)
+    sys.exit(code)

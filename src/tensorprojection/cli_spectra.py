@@ -26,12 +26,25 @@ def spectra(
     ] = None,
 ) -> None:
     """Energy by mode of stored data, and the smallest shape that keeps a share of it."""
+    if out is not None:
+        check_drawable(out)
     suggestion = suggest_out_shape(load_array(data, array), energy)
     print(suggestion.table())
     print(suggestion)
     if out is not None:
         plot_spectra(suggestion, out)
         print(f"wrote {out}")
+
+
+def check_drawable(path: Path) -> None:
+    """Told before the data is read, which may take its time."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
+        raise ProjectionValueError(
+            f"Expected a drawing's name to end with one of {', '.join(known)}, got {path.name}."
+        )
 
 
 def load_array(path: Path, name: str | None = None) -> Array:

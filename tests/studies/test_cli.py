@@ -1,9 +1,15 @@
 """``tpl``, as its user meets it: help, mistakes, Ctrl-C, and what a command prints."""
 
 import inspect
+import io
 import json
+import os
+import pty
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import numpy as np
 import polars as pl
@@ -11,6 +17,8 @@ import pytest
 
 import tensorprojection
 from tensorprojection import cli
+from tensorprojection.output import make_safe
+from tensorprojection.stopping import Stopped, raising_once
 from tensorprojection.studies import cli_data
 from tensorprojection.studies.cli_report import report
 from tensorprojection.studies.cli_run import run
@@ -94,7 +102,8 @@ def test_every_setting_of_a_run_has_its_flag():
     flags = set(inspect.signature(run).parameters)
     settings = set(RunConfig.model_fields)
     assert settings <= flags
-    assert flags - settings == {"preset", "config", "compression", "jobs", "out", "unpack_limits"}
+    others = {"preset", "config", "compression", "jobs", "out", "mix_versions", "unpack_limits"}
+    assert flags - settings == others
 
 
 def test_version(tpl):
@@ -125,7 +134,20 @@ MISTAKES = [
     (["run", "oct", "--models", "base,tpl9"], "Expected models of base, tpl1, tpl2"),
     (["run", "oct", "--models", ","], "models: tuple should have at least 1 item"),
     (["run", "oct", "--models", "base,base"], "Models are named twice: base"),
-    (["run", "oct", "--jobs", "0"], "Expected at least one job, got 0"),
+    (["run", "oct", "--jobs", "0"], "Expected 1 to 1024 jobs, got 0"),
+    (["run", "oct", "--jobs", "9999"], "Expected 1 to 1024 jobs, got 9999"),
+    (["run", "oct", "--trials", "30000000"], "trials: input should be less than or equal to"),
+    (["run", "oct", "--size", "20000"], "size: input should be less than or equal to 4096"),
+    (["run", "kvasir", "--copies", "100000000"], "copies: input should be less than or equal to"),
+    (["run", "oct", "--preset", "smoke", "--out", "x" * 300], "File name too long"),
+    (["run", "oct", "--config", "x" * 300], "File name too long"),
+    (["run", "oct", "--preset", "smoke", "--data", "x" * 300], "File name too long"),
+    (["run", "chest", "--preset", "smoke", "--weights", "x" * 300], "File name too long"),
+    (["report", "x" * 300], "File name too long"),
+    (["report", "runs", "--out", "x" * 300], "runs: there is no such folder"),
+    (["spectra", "--data", "x" * 300 + ".npy"], "File name too long"),
+    (["spectra", "--data", "x.npy", "--out", "x.foo"], "x.foo"),
+    (["spectra", "--data", "x.npy", "--out", "x"], "Expected a drawing's name to end with one of"),
     (["run", "oct", "--device", "abacus"], "The device 'abacus' cannot be used"),
     (["run", "oct", "--channels", "16"], "Channels is not a setting of the oct study"),
     (["run", "oct", "--compression", "normal"], "--compression is not a setting of the oct study"),
@@ -194,7 +216,7 @@ def asked(monkeypatch):
     """Nothing is trained: the configuration, folder and jobs that would have been."""
     calls = []
 
-    def note(config, folder, jobs, watch):
+    def note(config, folder, jobs, watch, mix_versions):
         calls.append((config, folder, jobs))
         return Outcome(folder, False, ())
 
@@ -255,10 +277,138 @@ def test_ctrl_c_says_how_to_go_on(tpl, monkeypatch):
     assert err == ""
 
 
+# Ctrl-C, SIGTERM, and what a terminal cannot show
+
+
+def command(*arguments, **options):
+    """The command in a process of its own, and of its own group, with its output in files."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tensorprojection", *map(str, arguments)],
+        start_new_session=True,
+        # As in a terminal: what runs these tests in the background may ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0])
+def test_ctrl_c_in_the_first_seconds(seconds, elsewhere):
+    """Long before it can do anything: while torch is imported."""
+    with open(elsewhere / "output", "w+") as output:
+        process = command("run", "oct", "--preset", "smoke", stdout=output, stderr=output)
+        time.sleep(seconds)
+        for _ in range(3):
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        output.seek(0)
+        assert output.read() == "tpl: stopped.\n"
+
+
+def test_the_first_signal_stops_and_the_others_wait():
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        with raising_once():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        cleaned = []
+
+        def work():
+            with raising_once():
+                try:
+                    signal.raise_signal(signal.SIGTERM)
+                finally:
+                    for number in numbers:
+                        signal.raise_signal(number)
+                    cleaned.append(True)
+
+        with pytest.raises(Stopped) as stopped:
+            work()
+        assert stopped.value.code == 143
+        assert cleaned
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def living(group):
+    """The processes of that group, zombies apart."""
+    listed = subprocess.run(
+        ["ps", "-e", "-o", "pgid=,stat=,pid="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = (line.split() for line in listed.splitlines())
+    return [pid for pgid, stat, pid in rows if int(pgid) == group and not stat.startswith("Z")]
+
+
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS, ids=["Ctrl-C", "SIGTERM"])
+def test_three_signals_in_a_row_while_workers_train(number, code, elsewhere):
+    """In a terminal: the cursor comes back, no process stays, and one line says how to go on."""
+    ours, theirs = pty.openpty()
+    settings = ["--preset", "smoke", "--epochs", "5000", "--models", "base", "--jobs", "2"]
+    process = command("run", "oct", *settings, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"epoch 2/5000" not in shown:
+        shown += os.read(ours, 4096)
+    for _ in range(3):
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        time.sleep(0.05)
+    with suppress(OSError):  # which ends the output of a terminal
+        while more := os.read(ours, 4096):
+            shown += more
+    assert process.wait(timeout=60) == code
+    text = shown.decode()
+    assert "Traceback" not in text
+    assert text.count("Stopped. The same command goes on from here.") == 1
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0  # shown again after it was hidden
+    deadline = time.monotonic() + 30
+    while living(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not living(process.pid)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_lacks_our_characters(encoding, finished, undrawn, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "argv", ["tpl", "report", str(finished)])
+    with suppress(SystemExit):
+        cli.main()
+    stream.flush()
+    text = stream.buffer.getvalue().decode(encoding)
+    assert ("32 x 32" if encoding == "ascii" else "32 × 32") in text
+    assert "0.5000-1.0000" in text
+    assert "Table: " in text
+
+
+def test_the_streams_encoding_is_what_python_was_told():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    arguments = [sys.executable, "-m", "tensorprojection", "summary", "oct", "--size", "32"]
+    done = subprocess.run(arguments, capture_output=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert b"OCT, 32 x 32: tpl2" in done.stdout
+
+
+def test_characters_that_have_no_plain_form():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    make_safe(stream)
+    stream.write("a × b – \u2603 \udcff")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"a x b - ? ?"
+    kept = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="ignore")  # as somebody chose
+    make_safe(kept)
+    assert kept.errors == "ignore"
+
+
 def test_networks_that_were_not_trained_make_the_exit_code_1(tpl, monkeypatch):
     failures = tuple(Failed(Unit(0, model), "diverged") for model in ("base", "tpl1"))
 
-    def failed(config, folder, jobs, watch):
+    def failed(config, folder, jobs, watch, mix_versions):
         return Outcome(folder, False, failures)
 
     monkeypatch.setattr("tensorprojection.studies.run.run", failed)
@@ -274,8 +424,8 @@ def finished(tmp_path):
     for trial in range(config.trials):
         for model in config.models:
             files = UnitFiles.of(tmp_path, trial, model)
-            files.finished.parent.mkdir(parents=True, exist_ok=True)
-            files.finish(
+            files.lines.parent.mkdir(parents=True, exist_ok=True)
+            files.write(
                 [
                     {
                         "epoch": epoch,
@@ -284,6 +434,7 @@ def finished(tmp_path):
                         "accuracy": 0.5,
                         "f1": 0.5,
                         "seconds": 0.1,
+                        "code": "0.1.0 abc, torch 2",
                     }
                     for epoch in (1, 2)
                 ]
@@ -313,13 +464,10 @@ def test_a_finished_run_is_not_trained_again(finished, tpl, undrawn, monkeypatch
 
 def test_a_table_of_before_the_last_units_end_is_completed(finished, tpl, undrawn):
     """A run may be killed when its last unit is done, and its results are not gathered yet."""
-    last = UnitFiles.of(finished, 1, "tpl2")
-    whole = last.rows()
-    last.finish(whole[:1])
     again = ("run", "oct", "--preset", "smoke", "--out", finished)
     tpl(*again)
-    assert pl.read_parquet(finished / "results.parquet").height == 11
-    last.finish(whole)
+    table = pl.read_parquet(finished / "results.parquet")
+    table.head(11).write_parquet(finished / "results.parquet")
     tpl(*again)
     assert pl.read_parquet(finished / "results.parquet").height == 12
     written = (finished / "results.parquet").stat().st_mtime_ns

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tensorprojection.studies.config import RunConfig, read_toml, resolve
+from tensorprojection.studies.config import OWN_SETTINGS, RunConfig, read_toml, resolve
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
 
@@ -126,12 +126,27 @@ def test_the_preset_is_small_where_nothing_says_otherwise(toml):
 
 @pytest.mark.parametrize("study", PAPER)
 @pytest.mark.parametrize("preset", ["paper", "small", "smoke"])
-def test_what_is_written_is_read_again(study, preset, tmp_path):
+def test_what_a_run_writes_is_complete(study, preset, tmp_path):
+    """No preset fills anything in when it is read again, and what is None says so."""
     config = settle(study, preset, seed=2**60, data='/a "quoted" path/µ\'')
     path = tmp_path / "config.toml"
     path.write_bytes(config.as_toml())
     assert RunConfig(**read_toml(path)) == config
-    assert settle(study, "paper", path) == config
+    for other in (None, "paper", "small", "smoke"):
+        assert settle(study, other, path) == config
+    bare = resolve(study, {"small": {}}, tuple(STUDIES[study].models), None, path, {})
+    assert bare == config
+    elsewhere = {name for other in OWN_SETTINGS if other != study for name in OWN_SETTINGS[other]}
+    assert read_toml(path).keys() == RunConfig.model_fields.keys() - elsewhere
+
+
+def test_none_is_written_as_a_word():
+    settings = settle("chest", "paper").as_settings()
+    assert (settings["images"], settings["weights"]) == ("all", "default")
+
+
+def test_all_images_can_be_asked_for_in_a_file(toml):
+    assert settle("oct", "smoke", toml('images = "all"')).images is None
 
 
 def test_a_configuration_cannot_be_changed():
@@ -168,6 +183,12 @@ MISTAKES = [
     ("oct", {"models": ["base", "tpl1", "base"]}, "Models are named twice: base."),
     ("oct", {"models": ["base", "tpl3", "x"]}, "Expected models of base, .* got tpl3, x."),
     ("chest", {"models": ["tpl2"]}, "Expected models of base, tpl, tpl-mpca, tcl, got tpl2."),
+    ("oct", {"trials": 30_000_000}, "trials: input should be less than or equal to 10000, .*"),
+    ("oct", {"size": 20_000}, "size: input should be less than or equal to 4096, got 20000."),
+    ("kvasir", {"copies": 10**8}, "copies: input should be less than or equal to 1000, .*"),
+    ("oct", {"images": 10**12}, "images: input should be less than or equal to 10000000, .*"),
+    ("oct", {"images": "some"}, "images: input should be a valid integer, .* got 'some'."),
+    ("kvasir", {"channels": 10**9}, "channels: input should be less than or equal to 4096, .*"),
     ("oct", {"device": "abacus"}, "The device 'abacus' cannot be used: .*"),
     ("oct", {"device": ""}, "The device '' cannot be used: .*"),
     ("oct", {"device": "cuda:99"}, "The device 'cuda:99' cannot be used: .*"),

@@ -1,6 +1,5 @@
 """Killed at any moment, a run goes on with the results of one that never stopped."""
 
-import json
 import os
 import random
 import resource
@@ -38,7 +37,7 @@ def unit(request):
 
 
 def epochs(folder, unit):
-    rows = json.loads(UnitFiles.of(folder, unit.trial, unit.model).finished.read_text())["epochs"]
+    rows = UnitFiles.of(folder, unit.trial, unit.model).rows()
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
@@ -80,7 +79,8 @@ def test_one_unit_killed_many_times(unit, tmp_path):
     assert kills >= 2
     assert epochs(tmp_path / "killed", what) == epochs(tmp_path / "whole", what)
     left = {path.name for path in (tmp_path / "killed").rglob("*.*")}
-    assert left == {f"{what.model}.json"} | {n for n in left if n.endswith(".part")}
+    kept = {f"{what.model}.jsonl", f"{what.model}.pt"}
+    assert left == kept | {name for name in left if name.endswith(".part")}
 
 
 # The whole command

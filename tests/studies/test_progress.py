@@ -12,7 +12,7 @@ from tensorprojection.studies.config import RunConfig
 from tensorprojection.studies.oct import PRESETS
 from tensorprojection.studies.progress import Watch
 from tensorprojection.studies.study import Prepared
-from tensorprojection.studies.training import Epoch, Step, Unit
+from tensorprojection.studies.training import Epoch, Notice, Step, Unit
 from tensorprojection.studies.workers import Done, Failed, Restarted
 
 CONFIG = RunConfig(study="oct", **PRESETS["smoke"] | {"epochs": 4})
@@ -28,15 +28,16 @@ def row(epoch):
         "accuracy": 0.75,
         "f1": 0.7123,
         "seconds": 1.5,
+        "code": "0.1.0 abc, torch 2",
     }
 
 
 class Seen:
     """A watch whose console is a string; of a terminal, the screen as it was drawn last."""
 
-    def __init__(self, terminal):
+    def __init__(self, terminal, width=100):
         self.file = io.StringIO()
-        self.console = Console(file=self.file, force_terminal=terminal, width=100)
+        self.console = Console(file=self.file, force_terminal=terminal, width=width)
         self.watch = Watch(self.console)
 
     def lines(self):
@@ -44,7 +45,7 @@ class Seen:
 
     def drawn(self):
         """The bars as they are now, without colours."""
-        console = Console(file=io.StringIO(), width=100)
+        console = Console(file=io.StringIO(), width=self.console.width)
         console.print(self.watch.bars.get_renderable())
         return console.file.getvalue()
 
@@ -78,17 +79,26 @@ def whole_unit(watch, unit):
 # Where no bars can be drawn
 
 
-def test_a_plain_line_a_finished_unit(plain):
+def test_a_plain_line_for_each_epoch_and_unit(plain):
     with plain.watch as watch:
         watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
         whole_unit(watch, ONE)
         whole_unit(watch, TWO)
-    assert plain.lines() == [
-        "Images: oct phantoms, seed 0: 64 of 32 × 32 [images-0123]",
-        "trial 1 base, 4 epochs, loss 0.125, accuracy 0.750, f1 0.712",
-        "trial 1 tpl1, 4 epochs, loss 0.125, accuracy 0.750, f1 0.712",
-    ]
+    expected = ["Images: oct phantoms, seed 0: 64 of 32 × 32 [images-0123]"]
+    for unit in ("trial 1 base", "trial 1 tpl1"):
+        for epoch, loss in enumerate(("0.500", "0.250", "0.167", "0.125"), start=1):
+            expected.append(f"{unit}, epoch {epoch}/4, loss {loss}, accuracy 0.750, f1 0.712")
+        expected.append(f"{unit}, 4 epochs, loss 0.125, accuracy 0.750, f1 0.712")
+    assert plain.lines() == expected
     assert "\x1b" not in plain.file.getvalue()
+
+
+def test_a_notice_has_its_line(plain, terminal):
+    for seen in (plain, terminal):
+        with seen.watch as watch:
+            watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+            watch.show(Notice(ONE, "its checkpoint [1] is gone."))
+        assert "trial 1 base: its checkpoint [1] is gone." in seen.file.getvalue()
 
 
 def test_lines_are_not_broken_however_long(plain):
@@ -145,15 +155,37 @@ def test_bars_show_throughput_time_left_epoch_and_metrics(terminal, clock):
         drawn = terminal.drawn().splitlines()
     everything = next(line for line in drawn if line.startswith("0 of 2 done"))
     assert "53 images/s" in everything  # twelve steps since the first, five seconds ago
-    assert re.search(r"\d:\d\d:\d\d +(\d|-):(\d\d|--):(\d\d|--)", everything)
+    assert re.search(r"\d:\d\d:\d\d left", everything)
     assert "━" in everything
     unit = next(line for line in drawn if line.startswith("trial 1 base"))
     assert "epoch 2/4, loss 0.500, accuracy 0.750, f1 0.712" in unit
-    assert re.search(r"\d:\d\d:\d\d +(\d|-):(\d\d|--):(\d\d|--)", unit)
+    assert re.search(r"\d:\d\d:\d\d left", unit)
     other = next(line for line in drawn if line.startswith("trial 1 tpl1"))
     assert "epoch 1/4" in other
     assert "loss" not in other  # of which there is none yet
     assert "\x1b" in terminal.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_the_time_left_is_readable_at_any_width(width, clock):
+    """Also beside the longest of names and numbers."""
+    seen = Seen(terminal=True, width=width)
+    long = Unit(99, "tpl-aggressive")
+    with seen.watch as watch:
+        watch.begin(
+            CONFIG, PREPARED, 100, dict.fromkeys([long, *(Unit(k, "x") for k in range(99))], 0)
+        )
+        for step in range(11):
+            clock[0] = 100.0 + 60 * step
+            watch.show(Step(long, 1, 2200, 0.01))
+        watch.show(Epoch(long, row(1)))
+        watch.show(Step(long, 2, 2200, 0.01))
+        drawn = seen.drawn().splitlines()
+    assert len(drawn) == 2
+    for line, name in zip(drawn, ("0 of 100 done", "trial 100 tpl-aggressive"), strict=True):
+        assert len(line) <= width
+        assert re.match(rf"{name} +\d+:\d\d:\d\d left", line), line
+    assert width < 80 or "epoch 2/4, loss 0.500" in drawn[1]
 
 
 def test_the_throughput_is_that_of_the_last_seconds(clock):
@@ -218,6 +250,7 @@ def test_events_in_an_odd_order(events, seen):
             watch.show(event)
         assert re.match(r"\d of 2 done", shown.drawn().splitlines()[0])
     lines = len([event for event in events if isinstance(event, Done | Failed | Restarted)])
+    lines += len([event for event in events if isinstance(event, Epoch)])
     assert seen or len(shown.lines()) == 1 + lines
 
 

@@ -4,6 +4,7 @@ import json
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,9 +15,11 @@ import torch
 
 import tensorprojection
 from tensorprojection.studies import record
+from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import RunConfig
+from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.oct import PRESETS
-from tensorprojection.studies.record import add_record
+from tensorprojection.studies.record import Record, add_record, read_record
 from tensorprojection.studies.study import Prepared
 
 CONFIG = RunConfig(study="oct", seed=5, threads=2, **PRESETS["smoke"])
@@ -33,6 +36,9 @@ def test_what_is_recorded(tmp_path, monkeypatch):
     (start,) = starts(tmp_path)
     assert start["command"] == ["tpl", "run", "oct"]
     assert (start["seed"], start["jobs"], start["threads"]) == (5, 3, 2)
+    assert RunConfig(**start["settings"]) == CONFIG
+    assert start["code"] == code_version()
+    assert version("torch") in start["code"]
     assert start["images"] == "oct images of a folder"
     assert start["unreadable"] == {"count": 2, "files": ["a.png", "b µ.png"]}
     assert start["versions"]["python"] == platform.python_version()
@@ -51,6 +57,31 @@ def test_a_second_start_is_added(tmp_path):
     add_record(tmp_path, CONFIG, PREPARED, jobs=1)
     add_record(tmp_path, CONFIG, PREPARED, jobs=2)
     assert [start["jobs"] for start in starts(tmp_path)] == [1, 2]
+
+
+def test_the_record_has_the_first_images_and_the_last_settings(tmp_path):
+    assert read_record(tmp_path) == Record([])
+    assert read_record(tmp_path).settings is None
+    add_record(tmp_path, CONFIG, replace(PREPARED, weights="abc"), jobs=1)
+    more = CONFIG.model_copy(update={"trials": 9})
+    add_record(tmp_path, more, replace(PREPARED, weights="def"), jobs=1)
+    record = read_record(tmp_path)
+    assert record.identity == {"weights": "abc"}
+    assert record.settings["trials"] == 9
+
+
+def test_a_flip_anywhere_in_a_record_is_found(tmp_path):
+    add_record(tmp_path, CONFIG, PREPARED, jobs=1)
+    path = tmp_path / "record.json"
+    whole, record = path.read_bytes(), read_record(tmp_path)
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 2
+        path.write_bytes(flipped)
+        try:
+            assert read_record(tmp_path) == record  # where it was of no meaning
+        except StudyError as error:
+            assert str(path) in str(error)  # noqa: PT017
 
 
 def test_a_package_that_is_not_installed_is_left_out(tmp_path, monkeypatch):

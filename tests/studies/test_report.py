@@ -1,22 +1,31 @@
 import csv
+import json
 import re
 import statistics
 import sys
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+import scipy.stats
 import tomli_w
 from cyclopts import App
 from rich.console import Console
 
-from tensorprojection.studies import cli_report, table
+from tensorprojection.studies import chest, cli_report, kvasir, oct, table  # noqa: A004
+from tensorprojection.studies.config import read_toml, resolve
 from tensorprojection.studies.curves import read
+from tensorprojection.studies.data.copies import Copies
+from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.figures import caption, figure, styles
+from tensorprojection.studies.intervals import VALIDATION_TO_TRAINING, bootstrap, corrected
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import write
-from tensorprojection.studies.table import as_markdown, bootstrap, render, rows
+from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.sealed import sealed
+from tensorprojection.studies.table import as_markdown, render, rows
 
 METRICS = {
     "oct": ["train_loss", "loss", "accuracy", "f1"],
@@ -369,6 +378,7 @@ def test_markdown_rows(run):
         f"| TensorProjection | {row.last_median:.4f} [{row.last_25:.4f}–{row.last_75:.4f}] "
         f"| {row.best_median:.4f} ({row.best_epoch}) [{row.best_25:.4f}–{row.best_75:.4f}] "
         f"| {row.difference:+.4f} [{row.difference_low:+.4f}, {row.difference_high:+.4f}] "
+        f"({row.corrected_low:+.4f}, {row.corrected_high:+.4f}) "
         f"| {row.better}/7 |"
     )
 
@@ -383,6 +393,141 @@ def test_the_terminals_table_fits_80_columns_with_all_numbers_whole(run, study):
         assert f"{row.best_median:.4f} ({row.best_epoch})" in text
         if row.model != "base":
             assert f"{row.difference_low:+.4f} … {row.difference_high:+.4f}" in text
+            assert f"({row.corrected_low:+.4f} … {row.corrected_high:+.4f})" in text
+
+
+def by_definition(differences, ratio):
+    """Nadeau & Bengio's corrected resampled t, by SciPy's distribution."""
+    mean, scale = (
+        np.mean(differences),
+        np.sqrt((1 / len(differences) + ratio) * np.var(differences, ddof=1)),
+    )
+    return scipy.stats.t.interval(0.95, len(differences) - 1, loc=mean, scale=scale)
+
+
+@pytest.mark.parametrize("trials", [2, 3, 9, 30])
+def test_the_corrected_interval(run, trials):
+    folder = run("chest", ("base", "tpl"), trials=trials)
+    for row in rows(read(folder)):
+        if row.model == "base":
+            assert np.isnan([row.mean_difference, row.corrected_low, row.corrected_high]).all()
+            continue
+        base, other = (value(folder, row.metric, m, 5) for m in ("base", "tpl"))
+        differences = [other[trial] - base[trial] for trial in base]
+        assert row.mean_difference == pytest.approx(statistics.fmean(differences))
+        found = row.corrected_low, row.corrected_high
+        assert found == pytest.approx(by_definition(differences, 300 / 700), rel=1e-12)
+
+
+def test_without_the_correction_it_is_students_interval():
+    values = np.random.default_rng(0).normal(size=12)
+    student = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert corrected(values, ratio=0) == pytest.approx((student.low, student.high))
+    assert np.isnan(corrected(values[:1])).all()
+
+
+def test_the_corrected_interval_holds_where_trials_share_images():
+    """The mean of 70 of 100 numbers minus that of the 30 others, whose expectation is 0.
+
+    A plain interval of 30 such splits of one sample misses it far more often than it says.
+    """
+    draw = np.random.default_rng(0)
+    plain = right = 0
+    for _ in range(300):
+        sample = draw.normal(size=100)
+        mixed = draw.permuted(np.tile(sample, (30, 1)), axis=1)
+        means = mixed[:, :30].mean(axis=1)  # of the sides that validate
+        low, high = corrected(means, ratio=0)
+        plain += low <= 0 <= high
+        low, high = corrected(means)
+        right += low <= 0 <= high
+    assert plain / 300 < 0.6
+    assert right / 300 > 0.85
+
+
+def data_of(study, images):
+    """The study's samples, with one copy of each image."""
+    known = STUDIES[study]
+    config = resolve(study, known.presets, tuple(known.models), "smoke", None, {})
+    copies = Copies(images, np.arange(len(images)), Path())
+    if study == "oct":
+        return oct.OctData(config, images)
+    if study == "chest":
+        return chest.ChestData(config, images, copies, None, None)
+    return kvasir.KvasirData(config, images, copies, None, None)
+
+
+@pytest.mark.parametrize("study", METRICS)
+def test_the_ratio_is_that_of_the_studys_split(study):
+    labels = {"labels": np.arange(1000) % 4, "class_names": ("a", "b", "c", "d")}
+    masks = {"masks": np.zeros((1000, 2, 2), np.uint8)}
+    pixels = (2, 2, 3) if study == "kvasir" else (2, 2)
+    known = masks if study == "kvasir" else labels
+    images = ImageSet(np.zeros((1000, *pixels), np.uint8), **known)
+    training, validation = data_of(study, images).sides(0)
+    originals = set((training % 1000).tolist())  # a copy's row is its original's, 1000 below
+    assert not originals & set(validation.tolist())
+    assert len(validation) / len(originals) == pytest.approx(VALIDATION_TO_TRAINING)
+
+
+def test_the_note_says_that_trials_share_images(run):
+    text = as_markdown(read(run()))
+    assert "All trials split the same images, so their differences are not independent" in text
+    assert "Nadeau & Bengio 2003" in text
+
+
+def test_images_as_shipped_are_not_split_anew(run):
+    curves = read(run(split="as-shipped"))
+    text = as_markdown(curves)
+    assert "Nadeau" not in text
+    assert "All trials have the one division that the images come with" in text
+    assert all(np.isnan(row.corrected_low) for row in rows(curves))
+
+
+# While networks are trained
+
+
+@pytest.fixture
+def under_way(run):
+    """A run of which no network has finished: no table is gathered yet."""
+    folder = run(models=("base", "tpl1"), trials=2)
+    rows_of = pl.read_parquet(folder / "results.parquet").drop("study")
+    (folder / "results.parquet").unlink()
+    for trial in (0, 1):
+        for model, epochs in (("base", 3), ("tpl1", 2)):
+            files = UnitFiles.of(folder, trial, model)
+            files.lines.parent.mkdir(parents=True, exist_ok=True)
+            own = rows_of.filter(model=model, trial=trial).head(epochs).drop("model", "trial")
+            files.write([row | {"code": "0.1.0 abc, torch 2"} for row in own.to_dicts()])
+    return folder
+
+
+def test_networks_that_are_being_trained_are_reported(under_way):
+    made = {(row.metric, row.model): row for row in rows(read(under_way))}
+    assert {(row.last_epoch, row.trials) for row in made.values()} == {(2, 2)}
+    row = made["loss", "tpl1"]
+    values = [UnitFiles.of(under_way, trial, "tpl1").rows()[1]["loss"] for trial in (0, 1)]
+    assert row.last_median == pytest.approx(statistics.fmean(values))
+    assert len(report(under_way)) == 12
+
+
+def test_before_the_first_epoch_there_is_nothing_to_report(run):
+    folder = run()
+    (folder / "results.parquet").unlink()
+    with pytest.raises(StudyError, match="has finished its first epoch yet"):
+        report(folder)
+
+
+def test_a_damaged_table_is_not_needed_where_the_networks_have_theirs(under_way):
+    (under_way / "results.parquet").write_bytes(b"damaged")
+    assert len(rows(read(under_way))) == 8
+
+
+def test_damaged_lines_are_told(under_way):
+    path = UnitFiles.of(under_way, 1, "tpl1").lines
+    path.write_bytes(path.read_bytes()[:-30])
+    text = as_markdown(read(under_way))
+    assert f"{path} is damaged in line 2; left out from there on. tpl run restores it." in text
 
 
 # The command
@@ -408,6 +553,16 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_a_folder_without_results(tmp_path):
     with pytest.raises(StudyError, match=r"Expected results\.parquet in the folder of a run"):
         report(tmp_path)
+
+
+def test_settings_come_from_the_record_where_the_configuration_is_gone(run):
+    folder = run()
+    before = rows(read(folder))
+    settings = read_toml(folder / "config.toml")
+    start = sealed({"settings": settings, "identity": {}})
+    (folder / "record.json").write_text(json.dumps([start]))
+    (folder / "config.toml").unlink()
+    assert rows(read(folder)) == before
 
 
 def test_without_config(run):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,8 +11,14 @@ import torch
 
 from tensorprojection.studies import checkpoint
 from tensorprojection.studies import results as module
-from tensorprojection.studies.checkpoint import Checkpoint
-from tensorprojection.studies.results import RESULTS, UnitFiles, gather, write_results
+from tensorprojection.studies.checkpoint import Checkpoint, DamagedError
+from tensorprojection.studies.results import (
+    RESULTS,
+    UnitFiles,
+    UnitRows,
+    gather,
+    write_results,
+)
 
 SCHEMA = {
     "study": pl.String,
@@ -23,6 +30,7 @@ SCHEMA = {
     "accuracy": pl.Float64,
     "f1": pl.Float64,
     "seconds": pl.Float64,
+    "code": pl.String,
 }
 
 
@@ -35,6 +43,7 @@ def epochs(count, start=0.0):
             "accuracy": 1.0,  # whole numbers stay floats
             "f1": 0.1 * k,
             "seconds": 2.5,
+            "code": "0.1.0 abc, torch 2",
         }
         for k in range(1, count + 1)
     ]
@@ -45,26 +54,20 @@ def kept(rows):
     return checkpoint.take(network, torch.optim.Adam(network.parameters()), rows, "cpu")
 
 
-def finish(run, trial, model, rows):
-    files = UnitFiles.of(run, trial, model)
-    files.finished.parent.mkdir(parents=True, exist_ok=True)
-    files.finish(rows)
-    return files
-
-
 def begin(run, trial, model, rows):
     files = UnitFiles.of(run, trial, model)
-    files.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    files.lines.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(kept(rows), files.checkpoint)
+    files.write(rows)
     return files
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Of two trials and two models: one finished, one begun, one of which nothing is there."""
-    finish(tmp_path, 0, "base", epochs(3))
+    """Of two trials and two models: two at their last epoch, one begun, one without anything."""
+    begin(tmp_path, 0, "base", epochs(3))
     begin(tmp_path, 0, "tpl", epochs(2, start=7.0))
-    finish(tmp_path, 1, "base", epochs(3, start=9.0))
+    begin(tmp_path, 1, "base", epochs(3, start=9.0))
     return tmp_path
 
 
@@ -94,7 +97,7 @@ def test_only_the_units_that_are_asked_for(run):
 def test_numbers_come_back_to_the_bit(tmp_path):
     values = [0.1 + 0.2, 1 / 3, 1e-300, 5e-324, 123456789.123456789]
     rows = [{"epoch": k, "loss": value} for k, value in enumerate(values, start=1)]
-    finish(tmp_path, 0, "base", rows)
+    begin(tmp_path, 0, "base", rows)
     found = gather(tmp_path, "oct", [(0, "base")])
     write_results(tmp_path, found)
     assert pl.read_parquet(tmp_path / RESULTS)["loss"].to_list() == values
@@ -102,7 +105,7 @@ def test_numbers_come_back_to_the_bit(tmp_path):
 
 def test_more_epochs_than_a_guess_at_their_type_looks_at(tmp_path):
     rows = epochs(300)
-    finish(tmp_path, 0, "base", rows)
+    begin(tmp_path, 0, "base", rows)
     found = gather(tmp_path, "oct", [(0, "base")])
     assert found.height == 300
     assert dict(found.schema) == SCHEMA
@@ -114,47 +117,69 @@ def test_more_epochs_than_a_guess_at_their_type_looks_at(tmp_path):
 def test_where_a_unit_keeps_what_it_has(tmp_path):
     files = UnitFiles.of(tmp_path, 0, "tpl-aggressive")
     folder = tmp_path / "trials" / "001"
-    assert files.finished == folder / "tpl-aggressive.json"
+    assert files.lines == folder / "tpl-aggressive.jsonl"
     assert files.checkpoint == folder / "tpl-aggressive.pt"
-    assert UnitFiles.of(tmp_path, 1233, "base").finished.parent.name == "1234"
+    assert UnitFiles.of(tmp_path, 1233, "base").lines.parent.name == "1234"
 
 
-def test_finishing_lets_go_of_the_checkpoint(tmp_path):
+def test_a_line_is_the_epochs_numbers_and_a_hash(tmp_path):
     files = begin(tmp_path, 0, "base", epochs(2))
-    assert files.rows() == epochs(2)
-    files.finish(epochs(3))
-    assert not files.checkpoint.exists()
-    assert files.rows() == epochs(3)
-    assert json.loads(files.finished.read_text()) == {"epochs": epochs(3)}
+    lines = [json.loads(line) for line in files.lines.read_text().splitlines()]
+    assert [{k: v for k, v in line.items() if k != "sha256"} for line in lines] == epochs(2)
+    assert files.read() == UnitRows(epochs(2))
 
 
 def test_a_unit_without_anything_has_no_rows(tmp_path):
-    assert UnitFiles.of(tmp_path, 0, "base").rows() == []
+    assert UnitFiles.of(tmp_path, 0, "base").read() == UnitRows([])
 
 
-def test_a_unit_that_finishes_while_it_is_read(tmp_path, monkeypatch):
-    """Its checkpoint goes away between the look for the one file and the reading of the other."""
-    files = begin(tmp_path, 0, "base", epochs(2))
-    load = module.load
+def test_every_damage_to_a_file_of_lines_is_found(tmp_path):
+    """Each bit and each length: what comes back is the truth or less, and that is said."""
+    files = begin(tmp_path, 0, "base", epochs(3))
+    whole = files.lines.read_bytes()
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 7
+        files.lines.write_bytes(flipped)
+        found = files.read()
+        assert found.rows == epochs(3)[: len(found.rows)]
+        assert found.damage is not None or found.rows == epochs(3)
+        assert found.damage is not None or flipped[place] in b" \t\r\n", place
+    for length in range(len(whole)):
+        files.lines.write_bytes(whole[:length])
+        found = files.read()
+        assert found.rows == epochs(3)[: len(found.rows)]
+        at_a_lines_end = length > 0 and whole[length - 1 : length] == b"\n"
+        assert (found.damage is None) == at_a_lines_end
+        assert found.damage is None or str(files.lines) in found.damage
 
-    def late(path):
-        files.finish(epochs(3))
-        return load(path)
 
-    monkeypatch.setattr(module, "load", late)
-    assert files.rows() == epochs(3)
+def test_a_line_that_is_missing_or_twice_is_found(tmp_path):
+    files = begin(tmp_path, 0, "base", epochs(3))
+    lines = files.lines.read_bytes().splitlines(keepends=True)
+    for wrong, right in [([0, 2], 1), ([0, 1, 1, 2], 2), ([1], 0)]:
+        files.lines.write_bytes(b"".join(lines[k] for k in wrong))
+        assert files.read().rows == epochs(3)[:right]
+        assert "is damaged in line" in files.read().damage
 
 
-def test_a_checkpoint_that_goes_away_is_none(tmp_path, monkeypatch):
-    files = begin(tmp_path, 0, "base", epochs(2))
-    load = torch.load
+WITHOUT_TORCH = """
+import sys, types
+sys.modules["torch"] = None
+package = types.ModuleType("tensorprojection")
+package.__path__ = [sys.argv[2]]
+sys.modules["tensorprojection"] = package  # whose own names need torch
+from pathlib import Path
+from tensorprojection.studies.results import gather
+print(gather(Path(sys.argv[1]), "oct", [(0, "base"), (0, "tpl")]).height)
+"""
 
-    def late(path, **options):
-        files.checkpoint.unlink()
-        return load(path, **options)
 
-    monkeypatch.setattr(torch, "load", late)
-    assert checkpoint.load(files.checkpoint) is None
+def test_results_are_read_without_torch(run):
+    package = str(Path(module.__file__).parents[1])
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(run), package]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "5\n"
 
 
 # Checkpoints
@@ -188,6 +213,30 @@ def test_a_checkpoint_with_anything_but_tensors_and_plain_values_is_refused(tmp_
     checkpoint.save(odd, tmp_path / "odd.pt")
     with pytest.raises(Exception, match="Weights only load failed"):
         checkpoint.load(tmp_path / "odd.pt")
+
+
+def test_a_flip_anywhere_in_a_checkpoint_is_found(tmp_path):
+    files = begin(tmp_path, 0, "base", epochs(1))
+    whole = files.checkpoint.read_bytes()
+    for place in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[place] ^= 4
+        files.checkpoint.write_bytes(flipped)
+        with pytest.raises(DamagedError, match=r"base\.pt is damaged"):
+            checkpoint.load(files.checkpoint)
+    for length in (0, 1, 50, len(whole) // 2, len(whole) - 1):
+        files.checkpoint.write_bytes(whole[:length])
+        with pytest.raises(DamagedError):
+            checkpoint.load(files.checkpoint)
+    files.checkpoint.write_bytes(whole)
+    assert checkpoint.load(files.checkpoint).rows == epochs(1)
+
+
+def test_torch_reads_a_checkpoint_by_itself(tmp_path):
+    files = begin(tmp_path, 0, "base", epochs(2))
+    read = torch.load(files.checkpoint, weights_only=True)
+    assert read["rows"] == epochs(2)
+    assert read["network"].keys() == {"weight", "bias"}
 
 
 # The table

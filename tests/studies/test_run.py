@@ -11,14 +11,24 @@ import numpy as np
 import polars as pl
 import pytest
 from filelock import FileLock
+from rich.console import Console
 from small_runs import carry_out, results, smoke
 
 import tensorprojection.studies.run
+from tensorprojection.studies import limits
+from tensorprojection.studies.code_version import code_version, digest
 from tensorprojection.studies.config import RunConfig, read_toml
+from tensorprojection.studies.curves import read
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.training import Epoch
-from tensorprojection.studies.workers import run_units
+from tensorprojection.studies.figures import caption
+from tensorprojection.studies.progress import Watch
+from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.run import run
+from tensorprojection.studies.table import as_markdown
+from tensorprojection.studies.training import Epoch, train
+from tensorprojection.studies.workers import Done, run_units
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +58,7 @@ def test_what_a_run_leaves(study, tmp_path):
     carry_out(config, tmp_path)
     found = pl.read_parquet(tmp_path / "results.parquet")
     metrics = METRICS.get(study, METRICS["oct"])
-    columns = ["study", "model", "trial", "epoch", "train_loss", *metrics, "seconds"]
+    columns = ["study", "model", "trial", "epoch", "train_loss", *metrics, "seconds", "code"]
     assert found.columns == columns
     keys = found.select("study", "model", "trial", "epoch").rows()
     assert keys == [
@@ -62,7 +72,7 @@ def test_what_a_run_leaves(study, tmp_path):
     (start,) = json.loads((tmp_path / "record.json").read_text())
     assert start["seed"] == config.seed
     assert start["versions"]["torch"]
-    assert {path.suffix for path in (tmp_path / "trials").rglob("*.*")} == {".json"}
+    assert {path.suffix for path in (tmp_path / "trials").rglob("*.*")} == {".jsonl", ".pt"}
 
 
 def test_jobs_do_not_matter(finished, tmp_path):
@@ -87,17 +97,17 @@ def test_a_finished_run_is_left_alone(finished):
 
 def test_more_trials_and_models_are_added(finished, tmp_path):
     carry_out(smoke("oct", trials=1, models=("base", "tpl1")), tmp_path)
-    kept = (tmp_path / "trials" / "001" / "base.json").stat().st_mtime_ns
+    kept = (tmp_path / "trials" / "001" / "base.jsonl").stat().st_mtime_ns
     carry_out(smoke("oct", trials=1, models=("tpl2",)), tmp_path)
     carry_out(smoke("oct"), tmp_path)
     assert results(tmp_path).equals(results(finished))
-    assert (tmp_path / "trials" / "001" / "base.json").stat().st_mtime_ns == kept
+    assert (tmp_path / "trials" / "001" / "base.jsonl").stat().st_mtime_ns == kept
     assert len(json.loads((tmp_path / "record.json").read_text())) == 3
 
 
 def test_other_settings_need_another_folder(finished):
-    with pytest.raises(StudyError, match="was begun with epochs = 2, not 3"):
-        carry_out(smoke("oct", epochs=3), finished)
+    with pytest.raises(StudyError, match="was begun with batch = 16, not 3"):
+        carry_out(smoke("oct", batch=3), finished)
     with pytest.raises(StudyError, match="was begun with study = 'oct', not 'kvasir'"):
         carry_out(smoke("kvasir"), finished)
 
@@ -112,6 +122,217 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StudyError, match="Could not read or write"):
         carry_out(smoke("oct"), tmp_path / "file" / "run")
+
+
+def test_more_epochs_extend_a_run(tmp_path, monkeypatch):
+    """Also for a network that had none yet, and one whose checkpoint was removed to save space."""
+    monkeypatch.setattr(tensorprojection.studies.run, "run_units", run_here)
+    few = smoke("oct", trials=1, models=("base", "tpl1"), epochs=1)
+    carry_out(few, tmp_path / "more")
+    (tmp_path / "more" / "trials" / "001" / "tpl1.pt").unlink()
+    many = smoke("oct", trials=1, models=("base", "tpl1", "tpl2"), epochs=3)
+    carry_out(many, tmp_path / "more")
+    carry_out(many, tmp_path / "whole")
+    assert results(tmp_path / "more").equals(results(tmp_path / "whole"))
+    assert carry_out(few, tmp_path / "more").was_finished  # fewer are not taken away
+    assert results(tmp_path / "more")["epoch"].max() == 3
+
+
+# What is damaged or gone
+
+
+def run_here(units, jobs, task):
+    """Stands in for the workers, whose start takes longer than the training."""
+    study = STUDIES[task.config.study]
+    for unit in units:
+        folder = UnitFiles.of(task.run, unit.trial, unit.model).lines.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        data = study.open(task.config, task.prepared)
+        said = []
+        train(unit, study, task.config, data, task.run, said.append)
+        yield from said
+        yield Done(unit)
+
+
+@pytest.fixture
+def small(tmp_path_factory, monkeypatch):
+    """``small(**changes)``: a run of one network in a folder of its own."""
+    monkeypatch.setattr(tensorprojection.studies.run, "run_units", run_here)
+    folder = tmp_path_factory.mktemp("small") / "run"
+
+    def go(jobs=1, **changes):
+        watch = Lines()
+        config = smoke("oct", **{"trials": 1, "models": ("base",), **changes})
+        return run(config, folder, jobs, watch), watch.said
+
+    go.folder = folder
+    return go
+
+
+class Lines(Watch):
+    """A watch that keeps what it says."""
+
+    def __init__(self):
+        super().__init__(Console(quiet=True))
+        self.said = []
+
+    def _line(self, text):
+        self.said.append(text)
+
+
+def test_a_configuration_that_is_gone_does_not_let_other_settings_in(small):
+    small()
+    whole = (small.folder / "config.toml").read_bytes()
+    (small.folder / "config.toml").unlink()
+    with pytest.raises(StudyError, match=r"was begun with learning_rate = 0\.001, not 0\.1\."):
+        small(learning_rate=0.1, trials=2)
+    assert small()[0].was_finished
+    assert (small.folder / "config.toml").read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"study = ", b"learning_rate = 0.1"])
+def test_a_damaged_configuration_is_written_again(content, small):
+    small()
+    path = small.folder / "config.toml"
+    whole = path.read_bytes()
+    path.write_bytes(content)
+    assert small()[0].was_finished
+    assert path.read_bytes() == whole
+
+
+def test_networks_that_nothing_is_known_of(small):
+    small()
+    for name in ("config.toml", "record.json"):
+        (small.folder / name).unlink()
+    with pytest.raises(StudyError, match=r"neither config\.toml nor record\.json"):
+        small(trials=2)
+
+
+def test_without_its_record_a_run_goes_on_and_says_what_it_does_not_know(small):
+    small()
+    (small.folder / "record.json").unlink()
+    outcome, said = small(trials=2)
+    assert not outcome.failures
+    assert "record.json is gone: whether the images are the same is not known." in said
+
+
+def changed(content, how):
+    if how == "flipped":
+        middle = len(content) // 2
+        return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    return {"empty": b"", "truncated": content[: len(content) // 2 - 9], "other": b"[]"}[how]
+
+
+@pytest.mark.parametrize("how", ["flipped", "empty", "truncated", "other"])
+def test_a_damaged_record_is_named_with_what_to_do(how, small):
+    small()
+    path = small.folder / "record.json"
+    path.write_bytes(changed(path.read_bytes(), how))
+    with pytest.raises(StudyError, match=r"record\.json is damaged.* remove that") as raised:
+        small(trials=2)
+    assert "\n" not in str(raised.value)
+    path.unlink()  # as the line says
+    assert not small(trials=2)[0].failures
+
+
+@pytest.mark.parametrize("how", ["flipped", "empty", "truncated"])
+def test_damaged_results_of_a_finished_run_come_back(how, small):
+    small()
+    before = results(small.folder)
+    lines = small.folder / "trials" / "001" / "base.jsonl"
+    whole = lines.read_bytes()
+    for path in (lines, small.folder / "results.parquet"):
+        path.write_bytes(changed(path.read_bytes(), how))
+    outcome, said = small()
+    assert not outcome.failures
+    assert f"{lines} is " in " ".join(said)
+    assert lines.read_bytes() == whole
+    assert results(small.folder).equals(before)
+
+
+# Versions of the code
+
+
+@pytest.fixture
+def other_code(monkeypatch):
+    """The code is another from now on."""
+
+    def change():
+        for name in ("run", "training", "workers", "record"):
+            module = f"tensorprojection.studies.{name}.code_version"
+            monkeypatch.setattr(module, lambda: "0.2.0 def, torch 3")
+
+    return change
+
+
+def test_a_run_does_not_go_on_with_other_code(small, other_code):
+    small()
+    other_code()
+    with pytest.raises(StudyError, match=r"other code \(.*torch.*--mix-versions") as raised:
+        small(trials=2)
+    assert code_version() in str(raised.value)
+    assert "0.2.0 def, torch 3" in str(raised.value)
+    assert small()[0].was_finished  # nothing is trained, so nothing is mixed
+
+
+def test_versions_are_mixed_only_where_asked_for_and_the_table_says_so(small, other_code):
+    small()
+    assert "version" not in as_markdown(read(small.folder))
+    other_code()
+    config = smoke("oct", trials=2, models=("base",))
+    run(config, small.folder, 1, Lines(), mix_versions=True)
+    assert results(small.folder)["code"].unique(maintain_order=True).to_list() == [
+        code_version(),
+        "0.2.0 def, torch 3",
+    ]
+    text = as_markdown(read(small.folder))
+    assert "Trained by more than one version of the code" in text
+    assert f"{code_version()}: MaxPooling in 1 trial" in text
+    assert "0.2.0 def, torch 3: MaxPooling in 1 trial" in text
+    assert "trained by 2 versions of the code" in caption(read(small.folder), ["loss"])
+
+
+def test_the_digest_is_of_every_source_file(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "inner" / "b.c").write_text("int x;\n")
+    first = digest(tmp_path)
+    (tmp_path / "a.so").write_bytes(b"compiled")
+    (tmp_path / "a.pyc").write_bytes(b"compiled")
+    assert digest(tmp_path) == first
+    (tmp_path / "inner" / "b.c").write_text("int y;\n")
+    second = digest(tmp_path)
+    (tmp_path / "a.py").rename(tmp_path / "c.py")
+    assert len({first, second, digest(tmp_path)}) == 3
+
+
+# What the machine cannot hold
+
+
+@pytest.mark.parametrize(
+    ("study", "changes", "says"),
+    [
+        ("oct", {"size": 4096, "images": 10_000_000}, "10,000,000 images of 4096 × 4096 take"),
+        ("oct", {"size": 4096, "images": 8, "batch": 10**6}, None),
+        ("oct", {"size": 4096, "images": 400, "batch": 10**6}, "A batch of 400 images of 4096"),
+        ("kvasir", {"images": 10**7, "size": 4096}, "Choose a smaller --size or fewer --images"),
+    ],
+)
+def test_more_than_the_machine_has_is_told_beforehand(study, changes, says, monkeypatch):
+    monkeypatch.setattr(limits, "_memory", lambda: 16 * 10**9)
+    config = smoke(study, **changes)
+    if says is None:
+        limits.check_fits(config)
+        return
+    with pytest.raises(StudyError, match=says):
+        limits.check_fits(config)
+
+
+def test_copies_that_the_disk_cannot_hold(monkeypatch):
+    monkeypatch.setattr(limits, "_disk", lambda folder: 10**9)
+    limits.check_fits(smoke("kvasir"))
+    with pytest.raises(StudyError, match=r"1,000 copies of each take .* the disk of .* 1\.0 GB"):
+        limits.check_fits(smoke("kvasir", copies=1000, images=1000, size=64))
 
 
 # Workers that die
@@ -196,3 +417,25 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
     write(images)  # the same content, in a file that is newer
     carry_out(more, tmp_path / "run", jobs=1)
     assert results(tmp_path / "run")["trial"].max() == 2
+
+
+def test_a_file_that_was_moved_is_known_by_its_content(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorprojection.studies.run, "run_units", run_here)
+
+    def write(name, images):
+        names = np.array(images.class_names)
+        path = tmp_path / name
+        np.savez(path, images=images.images, labels=images.labels, class_names=names)
+        return smoke("oct", data=str(path), images=None, trials=1, models=("base",))
+
+    here = write("here.npz", phantoms.make(64, size=32))
+    carry_out(here, tmp_path / "run", jobs=1)
+    (tmp_path / "here.npz").rename(tmp_path / "there.npz")
+    there = here.model_copy(update={"data": str(tmp_path / "there.npz")})
+    carry_out(there.model_copy(update={"trials": 2}), tmp_path / "run", jobs=1)
+    assert results(tmp_path / "run")["trial"].max() == 2
+    assert read_toml(tmp_path / "run" / "config.toml")["data"] == str(tmp_path / "there.npz")
+    others = write("others.npz", phantoms.make(64, size=32, seed=5))
+    for trials in (2, 3):  # also where nothing is left to train
+        with pytest.raises(StudyError, match=r"other images .*there\.npz', not .*others\.npz"):
+            carry_out(others.model_copy(update={"trials": trials}), tmp_path / "run", jobs=1)

@@ -1,6 +1,5 @@
 """One network of one trial: what it sees, what it reports, and that it goes on where it was."""
 
-import json
 import math
 from collections import Counter, deque
 from dataclasses import replace
@@ -15,6 +14,7 @@ from sklearn.metrics import f1_score
 from torch.nn import functional
 
 from tensorprojection.studies import checkpoint, training, workers
+from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.features import run as features_of
@@ -24,7 +24,7 @@ from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.seeds import batch_order, start_seed
 from tensorprojection.studies.study import Prepared
-from tensorprojection.studies.training import Epoch, Step, Unit, train
+from tensorprojection.studies.training import Epoch, Notice, Step, Unit, train
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,15 +61,14 @@ class Events(list):
 def trained(folder, unit, study, config, data, say=None):
     """Train the unit there; what it said."""
     files = UnitFiles.of(folder, unit.trial, unit.model)
-    files.finished.parent.mkdir(parents=True, exist_ok=True)
+    files.lines.parent.mkdir(parents=True, exist_ok=True)
     events = Events(files)
     train(unit, study, config, data, folder, say or events)
     return events
 
 
 def rows(folder, unit, seconds=False):
-    finished = UnitFiles.of(folder, unit.trial, unit.model).finished
-    epochs = json.loads(finished.read_text())["epochs"]
+    epochs = UnitFiles.of(folder, unit.trial, unit.model).rows()
     return [{k: v for k, v in row.items() if seconds or k != "seconds"} for row in epochs]
 
 
@@ -308,8 +307,9 @@ def test_rows_and_events(name, tmp_path):
     kept = rows(tmp_path, unit, seconds=True)
     assert [row["epoch"] for row in kept] == [1, 2]
     for row in kept:
-        assert list(row) == ["epoch", "train_loss", *METRICS[name], "seconds"]
-        assert all(isinstance(row[key], float) for key in row if key != "epoch")
+        assert list(row) == ["epoch", "train_loss", *METRICS[name], "seconds", "code"]
+        assert all(isinstance(row[key], float) for key in row if key not in ("epoch", "code"))
+        assert row["code"] == code_version()
     assert [event.row for event in events if isinstance(event, Epoch)] == kept
     assert isinstance(events[-1], Epoch)
     steps = [event for event in events if isinstance(event, Step)]
@@ -317,7 +317,8 @@ def test_rows_and_events(name, tmp_path):
     assert sum(step.images for step in steps) == 2 * count
     assert math.isclose(sum(step.share for step in steps), 1)
     assert [step.epoch for step in steps] == sorted(step.epoch for step in steps)
-    assert {path.name for path in (tmp_path / "trials" / "001").iterdir()} == {f"{unit.model}.json"}
+    there = {path.name for path in (tmp_path / "trials" / "001").iterdir()}
+    assert there == {f"{unit.model}.jsonl", f"{unit.model}.pt"}
 
 
 def test_two_steps_as_one():
@@ -504,7 +505,6 @@ def test_resumed_from_every_epoch_it_is_the_uninterrupted_one(name, model, tmp_p
             folder = tmp_path / f"{kind.__name__}-{k}"
             with pytest.raises(StopError):
                 trained(folder, unit, study, config, data, stopping(kind, k))
-            assert not UnitFiles.of(folder, 1, model).finished.exists()
             torch.manual_seed(k)  # a new process has other random numbers
             rest = trained(folder, unit, study, config, data)
             done = k if kind is Epoch else k - 1
@@ -512,7 +512,6 @@ def test_resumed_from_every_epoch_it_is_the_uninterrupted_one(name, model, tmp_p
             assert trained_then == list(range(done + 1, 5))
             assert rows(folder, unit) == rows(tmp_path / "whole", unit)
             assert not rest.states or same_states(rest.states[-1], whole.states[-1])
-            assert not UnitFiles.of(folder, 1, model).checkpoint.exists()
 
 
 def test_stopped_after_every_epoch(tmp_path):
@@ -525,6 +524,113 @@ def test_stopped_after_every_epoch(tmp_path):
             trained(tmp_path / "often", unit, study, config, data, stopping(Epoch, k))
     trained(tmp_path / "often", unit, study, config, data)
     assert rows(tmp_path / "often", unit) == rows(tmp_path / "whole", unit)
+
+
+@pytest.mark.parametrize(("name", "model"), [("oct", "tpl1"), ("chest", "tpl"), ("kvasir", "tpl")])
+def test_more_epochs_later_are_those_of_one_run_that_had_them_at_once(name, model, tmp_path):
+    study, config, data = opened(name, epochs=4)
+    unit = Unit(1, model)
+    whole = trained(tmp_path / "whole", unit, study, config, data)
+    fewer = config.model_copy(update={"epochs": 2})
+    trained(tmp_path / "more", unit, study, fewer, data)
+    torch.manual_seed(9)
+    rest = trained(tmp_path / "more", unit, study, config, data)
+    assert [event.row["epoch"] for event in rest if isinstance(event, Epoch)] == [3, 4]
+    assert rows(tmp_path / "more", unit) == rows(tmp_path / "whole", unit)
+    assert same_states(rest.states[-1], whole.states[-1])
+
+
+# Damage
+
+
+def flip(path, count=64):
+    """The file with so many bytes of its middle changed."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    for place in range(middle, middle + count):
+        content[place] ^= 0xFF
+    path.write_bytes(content)
+
+
+def stopped_after(epoch, folder, *what):
+    with pytest.raises(StopError):
+        trained(folder, *what, stopping(Epoch, epoch))
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "truncated", "gone"])
+def test_a_damaged_checkpoint_is_named_and_its_unit_trained_anew(damage, tmp_path):
+    what = Unit(0, "tpl"), *opened("chest", epochs=3)
+    trained(tmp_path / "whole", *what)
+    stopped_after(2, tmp_path / "run", *what)
+    path = UnitFiles.of(tmp_path / "run", 0, "tpl").checkpoint
+    if damage == "flipped":
+        flip(path)
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else 5000])
+    events = trained(tmp_path / "run", *what)
+    (notice,) = [event for event in events if isinstance(event, Notice)]
+    how = "is gone" if damage == "gone" else "is damaged and removed"
+    assert notice.text == f"{path} {how}; trained anew from epoch 1."
+    assert [event.row["epoch"] for event in events if isinstance(event, Epoch)] == [1, 2, 3]
+    assert rows(tmp_path / "run", what[0]) == rows(tmp_path / "whole", what[0])
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "truncated", "gone"])
+@pytest.mark.parametrize("after", [2, 3])
+def test_damaged_lines_come_back_from_the_checkpoint(damage, after, tmp_path):
+    what = Unit(0, "tpl"), *opened("chest", epochs=3)
+    trained(tmp_path / "whole", *what)
+    stopped_after(after, tmp_path / "run", *what)
+    files = UnitFiles.of(tmp_path / "run", 0, "tpl")
+    before = files.rows()
+    content = files.lines.read_bytes()
+    if damage == "flipped":
+        flip(files.lines, 1)
+    elif damage == "gone":
+        files.lines.unlink()
+    else:
+        files.lines.write_bytes(content[: 0 if damage == "empty" else len(content) // 3])
+    events = trained(tmp_path / "run", *what)
+    assert not [event for event in events if isinstance(event, Notice)]
+    epochs = [event.row["epoch"] for event in events if isinstance(event, Epoch)]
+    assert epochs == list(range(after + 1, 4))
+    assert files.rows()[:after] == before  # to the second
+    assert rows(tmp_path / "run", what[0]) == rows(tmp_path / "whole", what[0])
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_killed_between_the_checkpoint_and_the_lines(epoch, tmp_path, monkeypatch):
+    """No row is lost, none is there twice, and no epoch is trained again."""
+    what = Unit(0, "tpl"), *opened("chest", epochs=3)
+    trained(tmp_path / "whole", *what)
+    write = UnitFiles.write
+
+    def killed(self, rows):
+        if len(rows) == epoch:
+            raise StopError
+        write(self, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UnitFiles, "write", killed)
+        with pytest.raises(StopError):
+            trained(tmp_path / "run", *what)
+    assert len(UnitFiles.of(tmp_path / "run", 0, "tpl").rows()) == epoch - 1
+    events = trained(tmp_path / "run", *what)
+    epochs = [event.row["epoch"] for event in events if isinstance(event, Epoch)]
+    assert epochs == list(range(epoch + 1, 4))
+    assert rows(tmp_path / "run", what[0]) == rows(tmp_path / "whole", what[0])
+
+
+def test_a_checkpoint_of_another_network_is_told_in_one_line(tmp_path):
+    study, config, data = opened("chest", epochs=2)
+    stopped_after(1, tmp_path, Unit(0, "tpl"), study, config, data)
+    files = UnitFiles.of(tmp_path, 0, "tpl")
+    files.checkpoint.rename(UnitFiles.of(tmp_path, 0, "base").checkpoint)
+    with pytest.raises(StudyError, match=r"base\.pt is not of this network .*Remove it") as raised:
+        trained(tmp_path, Unit(0, "base"), study, config, data)
+    assert "\n" not in str(raised.value)
 
 
 def test_dropout_draws_matter(tmp_path):
@@ -549,7 +655,7 @@ def test_a_network_that_diverges_is_named(name, model, tmp_path):
     ) as e:
         trained(tmp_path, Unit(1, model), study, config, data)
     assert "\n" not in str(e.value)
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.rglob("*.jsonl"))
     assert not list(tmp_path.rglob("*.pt"))  # a checkpoint of NaNs would only fail again
 
 
@@ -611,9 +717,9 @@ def test_a_worker_says_what_went_wrong(tmp_path, monkeypatch):
     assert isinstance(prepared, Prepared)
     unit = Unit(0, "base")
 
-    def told(config):
+    def told(config, code=code_version()):  # noqa: B008
         link = Link()
-        workers.work(link, workers.Task(config, prepared, tmp_path), unit)
+        workers.work(link, workers.Task(config, prepared, tmp_path, code), unit)
         return link.sent[-1]
 
     diverged = told(config)
@@ -626,8 +732,35 @@ def test_a_worker_says_what_went_wrong(tmp_path, monkeypatch):
         held = told(smoke("oct"))
     assert held.why.startswith("another process still trains it")
     assert not held.stop
+    changed = told(smoke("oct"), "0.1.0 other, torch 2")
+    assert changed.why.startswith("the code was changed while the run went on: it was 0.1.0 other")
+    assert changed.stop
     assert told(smoke("oct")) == workers.Done(unit)
     assert not lock.exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_too_little_memory_is_told_in_one_line(error, tmp_path, monkeypatch):
+    config = smoke("oct")
+    prepared = STUDIES["oct"].prepare(config, 1, lambda *_: None)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(workers, "train", fail)
+    link = Link()
+    task = workers.Task(config, prepared, tmp_path, code_version())
+    workers.work(link, task, Unit(0, "base"))
+    assert link.sent[-1].why.startswith("it needs more memory than there is.")
+    assert "\n" not in link.sent[-1].why
 
 
 def test_a_unit_that_has_finished_is_not_trained_again(tmp_path):

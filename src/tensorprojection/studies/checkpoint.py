@@ -1,7 +1,8 @@
-"""What a trial needs to go on after its process was killed."""
+"""What a trial needs to go on after its process was killed, or for more epochs than before."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,15 @@ import torch
 from torch import nn
 
 from .files import write_whole
+from .results import Row
 
-Row = dict[str, float | int]
+# After the file that torch writes, which torch.load reads as if it were not there.
+MARK = b"\nsha256 "
+TRAILER = len(MARK) + 64
+
+
+class DamagedError(Exception):
+    """A checkpoint is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,21 @@ def save(checkpoint: Checkpoint, path: Path) -> None:
     # By way of memory: torch's own writer to a file turns a full disk into an error without a name.
     buffer = io.BytesIO()
     torch.save(vars(checkpoint), buffer)
+    buffer.write(MARK + hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
     write_whole(path, buffer.getvalue())
 
 
 def load(path: Path) -> Checkpoint | None:
-    """The checkpoint of that file, None where there is none."""
+    """The checkpoint of that file, None where there is none, ``DamagedError`` where it is damaged.
+
+    torch would notice little: the tensors in its files have checksums that it does not look at.
+    """
     try:
-        return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
-    except FileNotFoundError:  # not asked for beforehand: a unit that finishes removes it
+        content = path.read_bytes()
+    except FileNotFoundError:
         return None
+    whole = memoryview(content)
+    expected = MARK + hashlib.sha256(whole[:-TRAILER]).hexdigest().encode()
+    if whole[-TRAILER:] != expected:
+        raise DamagedError(f"{path} is damaged")
+    return Checkpoint(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))

@@ -14,6 +14,7 @@ CHEST = Group("Chest study")
 KVASIR = Group("Kvasir study")
 WHAT = Group("What is run", sort_key=0)
 HOW = Group("How it is run", sort_key=1)
+MOST_JOBS = 1024
 
 
 def run(
@@ -122,6 +123,14 @@ def run(
     out: Annotated[
         Path | None, Parameter(group=HOW, help="The run's folder; runs/STUDY-PRESET by default.")
     ] = None,
+    mix_versions: Annotated[
+        bool,
+        Parameter(
+            group=HOW,
+            negative=(),
+            help="Go on with a run that another version of the code has begun; its table says so.",
+        ),
+    ] = False,
 ) -> None:
     """Train a study's networks over many trials, and draw the paper's curves.
 
@@ -171,8 +180,8 @@ def run(
     }
     known = STUDIES[study]
     resolved = resolve(study, known.presets, tuple(known.models), preset, config, flags)
-    if jobs is not None and jobs < 1:
-        raise StudyError(f"Expected at least one job, got {jobs}.")
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
     folder = out if out is not None else Path("runs") / f"{study}-{preset_for(preset, config)}"
     processes = jobs or default_jobs(resolved.threads, resolved.device)
     if unpack_limits is not None:
@@ -180,10 +189,10 @@ def run(
     console = Console()
     try:
         with Watch(console) as watch:
-            outcome = carry_out(resolved, folder, processes, watch)
-    except KeyboardInterrupt:
+            outcome = carry_out(resolved, folder, processes, watch, mix_versions)
+    except KeyboardInterrupt as stop:
         console.print("Stopped. The same command goes on from here.")
-        sys.exit(130)
+        sys.exit(getattr(stop, "code", 130))
     if outcome.was_finished:
         console.print(f"{folder} is finished: nothing is left to train.", highlight=False)
     if (folder / RESULTS).exists():

@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import tomli_w
-import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from .errors import StudyError
 
@@ -19,34 +26,47 @@ Split = Literal["image", "patient", "as-shipped"]
 Compression = Literal["normal", "aggressive"]
 
 
+# How a file says "None", which TOML cannot: a setting that is left out comes from a preset.
+NONE = {"images": "all", "weights": "default"}
+
+
 class RunConfig(BaseModel):
-    """The resolved configuration of a run, as ``config.toml`` holds it."""
+    """The resolved configuration of a run, as ``config.toml`` holds it.
+
+    The upper bounds are far beyond any study's use. They are there so that a slip of the finger is
+    told in one line, before memory or disk are asked for.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     study: StudyName
     data: str = "phantoms"
-    images: int | None = Field(None, ge=8)
-    size: int = Field(ge=16)
+    images: int | None = Field(None, ge=8, le=10_000_000)
+    size: int = Field(ge=16, le=4096)
     skip_unreadable: bool = False
     split: Split = "image"
     train_share: float = Field(1.0, gt=0, le=1)
     models: tuple[str, ...] = Field(min_length=1)
-    trials: int = Field(ge=1)
-    epochs: int = Field(ge=1)
-    batch: int = Field(ge=1)
+    trials: int = Field(ge=1, le=10_000)
+    epochs: int = Field(ge=1, le=100_000)
+    batch: int = Field(ge=1, le=1_000_000)
     learning_rate: float = Field(gt=0, allow_inf_nan=False)
     seed: int = Field(0, ge=0)
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=1024)
     device: str = "cpu"
     # chest
     backbone: str | None = None
     weights: str | None = None
     dropout: float | None = Field(None, ge=0, lt=1)
     # kvasir
-    channels: int | None = Field(None, ge=1)
-    copies: int | None = Field(None, ge=1)
+    channels: int | None = Field(None, ge=1, le=4096)
+    copies: int | None = Field(None, ge=1, le=1000)
     leaky: bool | None = None
+
+    @field_validator(*NONE, mode="before")
+    @classmethod
+    def _none(cls, value: Any, info: ValidationInfo) -> Any:
+        return None if value == NONE[str(info.field_name)] else value
 
     @model_validator(mode="after")
     def _own_settings_only(self) -> Self:
@@ -56,13 +76,30 @@ class RunConfig(BaseModel):
                 given = getattr(self, name) is not None
                 if name not in own and given:
                     raise ValueError(f"{name} is not a setting of the {self.study} study")
+        for name in own:
+            if getattr(self, name) is None and name not in NONE:
+                raise ValueError(f"{name} is missing")
         repeated = {name for name in self.models if self.models.count(name) > 1}
         if repeated:
             raise ValueError(f"models are named twice: {', '.join(sorted(repeated))}")
         return self
 
+    def as_settings(self) -> dict[str, Any]:
+        """Every setting of the study in plain values; none is left out, also not where it is None.
+
+        So nothing is left for a preset to fill in when they are read again.
+        """
+        others = {
+            name
+            for study, settings in OWN_SETTINGS.items()
+            for name in settings
+            if study != self.study
+        }
+        found = self.model_dump(mode="json", exclude=others)
+        return {name: NONE[name] if value is None else value for name, value in found.items()}
+
     def as_toml(self) -> bytes:
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True)).encode()
+        return tomli_w.dumps(self.as_settings()).encode()
 
 
 # Settings that only one study has; None everywhere else.
@@ -116,7 +153,11 @@ def _absolute(given: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     found = dict(given)
     for name in ("data", "weights"):
         value = found.get(name)
-        if file is not None and isinstance(value, str) and value != "phantoms":
+        if (
+            file is not None
+            and isinstance(value, str)
+            and value not in ("phantoms", NONE.get(name))
+        ):
             found[name] = str((file.parent / value).resolve())
     return found
 
@@ -140,8 +181,13 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 def read_config(file: Path) -> RunConfig:
     """The configuration that a run wrote."""
+    return checked(read_toml(file), file)
+
+
+def checked(settings: Mapping[str, Any], file: Path) -> RunConfig:
+    """The configuration of these settings, which that file holds."""
     try:
-        return RunConfig(**read_toml(file))
+        return RunConfig(**settings)
     except ValidationError as error:
         raise StudyError(f"{file}: {_first_problem(error)}") from None
 
@@ -161,6 +207,8 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _check_device(device: str) -> None:
+    import torch  # late, as whoever reads a configuration does not need it
+
     try:
         torch.zeros(1, device=torch.device(device)).item()  # "meta" has tensors, but no values
     except (RuntimeError, AssertionError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from .config import StudyName, read_toml
 from .errors import StudyError
 from .metrics import HIGHER_IS_BETTER, Classification, Segmentation
+from .record import read_record
 from .registry import STUDIES
-from .results import RESULTS
+from .results import RESULTS, UnitFiles, gather
 
 Floats = NDArray[np.float64]
 
@@ -47,6 +48,7 @@ class Settings(BaseModel):
     size: int | None = None
     channels: int | None = None
     data: str | None = None
+    split: str = "image"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Curves:
         epochs: the numbers of those with results; the columns of all arrays.
         measured: by model, whether there is a result for that trial and epoch.
         values: by metric and model; NaN where there is none, or none that is finite.
+        codes: by version of the code, in how many trials it has trained each model.
+        damage: what is wrong with files of the run, if anything is.
     """
 
     settings: Settings
@@ -68,6 +72,8 @@ class Curves:
     epochs: NDArray[np.int64]
     measured: Mapping[str, NDArray[np.bool_]]
     values: Mapping[tuple[str, str], Floats]
+    codes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -142,11 +148,10 @@ def read(folder: Path) -> Curves:
     """The results in a run's folder; a ``StudyError`` where they are not as a run writes them."""
     if not folder.is_dir():
         raise StudyError(f"Expected the folder of a run, got {folder}: there is no such folder.")
-    path = folder / RESULTS
-    if not path.is_file():
+    if not any((folder / name).exists() for name in ("trials", RESULTS, "config.toml")):
         raise StudyError(f"Expected {RESULTS} in the folder of a run: there is none in {folder}.")
-    settings = _settings(folder / "config.toml")
-    frame = _frame(path, settings)
+    settings = _settings(folder)
+    frame, damage = _rows(folder, settings)
     found = frame["model"].unique(maintain_order=True).to_list()
     models = [model for model in settings.models if model in found]
     models += [model for model in found if model not in models]
@@ -164,39 +169,80 @@ def read(folder: Path) -> Curves:
             array = np.full((len(trials), len(epochs)), np.nan)
             array[where] = np.where(np.isfinite(column), column, np.nan)
             values[metric, model] = array
-    return Curves(settings, tuple(models), trials, epochs, measured, values)
+    codes = _codes(frame, models)
+    return Curves(settings, tuple(models), trials, epochs, measured, values, codes, damage)
 
 
-def _settings(path: Path) -> Settings:
+def _settings(folder: Path) -> Settings:
+    """As ``config.toml`` has them or, where that is damaged or gone, the record."""
+    path = folder / "config.toml"
     try:
         return Settings.model_validate(read_toml(path))
-    except ValidationError as error:
+    except (StudyError, ValidationError) as error:
+        if (recorded := read_record(folder).settings) is not None:
+            return Settings.model_validate(recorded)
+        if isinstance(error, StudyError):
+            raise
         problem = error.errors()[0]
         name, rule = problem["loc"][0], problem["msg"]
         raise StudyError(f"Expected the settings of a run in {path}: {name}: {rule}.") from None
 
 
-def _frame(path: Path, settings: Settings) -> pl.DataFrame:
-    """The table in that file, of just the columns that count, checked."""
-    metrics = METRICS[settings.study]
+def _rows(folder: Path, settings: Settings) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """All epochs so far, also of networks that are being trained, and what damage was found.
+
+    They come from the networks' own files. The table of them all is gathered when a network has
+    finished; it serves where it was copied without those.
+    """
+    units = [(trial, model) for trial in range(settings.trials) for model in settings.models]
+    found = [UnitFiles.of(folder, *unit).read().damage for unit in units]
+    damage = tuple(text for text in found if text is not None)
+    gathered = gather(folder, settings.study, units)
+    if gathered is not None:
+        return _checked(gathered, folder / "trials", settings), damage
+    path = folder / RESULTS
+    if not path.is_file():
+        raise StudyError(
+            f"No network in {folder} has finished its first epoch yet: there is nothing to report."
+        )
+    return _checked(_parquet(path), path, settings), damage
+
+
+def _codes(frame: pl.DataFrame, models: list[str]) -> dict[str, dict[str, int]]:
+    if "code" not in frame.columns:
+        return {}
+    trials = frame.group_by("code", "model").agg(pl.col("trial").n_unique())
+    counts = {(code, model): count for code, model, count in trials.rows()}
+    return {
+        code: {model: counts[code, model] for model in models if (code, model) in counts}
+        for code in sorted(frame["code"].unique().to_list())
+    }
+
+
+def _parquet(path: Path) -> pl.DataFrame:
     try:
-        frame = pl.read_parquet(path)
+        return pl.read_parquet(path)
     except OSError as error:
         raise StudyError(f"Could not read {path}: {error.strerror or error}.") from None
     except (PolarsError, PanicException) as error:  # a damaged file can make polars panic
         first = (str(error).splitlines() or ["unknown"])[0].rstrip(".")
         raise StudyError(f"Expected a whole Parquet file, got {path}: {first}.") from None
+
+
+def _checked(frame: pl.DataFrame, path: Path, settings: Settings) -> pl.DataFrame:
+    """The table from there, of just the columns that count, checked."""
+    metrics = METRICS[settings.study]
     columns = ("study", "model", "trial", "epoch", *metrics)
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
     if frame.is_empty():
         raise StudyError(f"Expected at least one epoch in {path}, got none.")
-    frame = frame.select(columns)
+    frame = frame.select(*columns, *(["code"] if "code" in frame.columns else []))
     for name in ("trial", "epoch"):
         if not frame[name].dtype.is_integer() or frame[name].null_count():
             raise StudyError(f"Expected whole numbers in the column {name} of {path}.")
-    for name in ("study", "model"):
+    for name in ("study", "model", *(["code"] if "code" in frame.columns else [])):
         if frame[name].dtype != pl.String or frame[name].null_count():
             raise StudyError(f"Expected names in the column {name} of {path}.")
     for name in metrics:

@@ -105,6 +105,8 @@ def caption(curves: Curves, metrics: Iterable[str]) -> str:
         lines[0] += f" ({planned} planned)"
     if left_out := sum(curves.not_finite(metric) for metric in metrics):
         lines.append(f"{left_out} {'value' if left_out == 1 else 'values'} not finite, left out")
+    if len(curves.codes) > 1:
+        lines.append(f"trained by {len(curves.codes)} versions of the code")
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 
 
 @contextmanager
@@ -20,15 +21,33 @@ def settings_to_inherit() -> Iterator[None]:
     settings = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
     added = [name for name in settings if name not in os.environ]
     os.environ.update({name: settings[name] for name in added})
-    mine = threading.current_thread() is threading.main_thread()
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN) if mine else None
     try:
-        yield
+        with _without_interrupts():
+            yield
     finally:
-        if mine:
-            signal.signal(signal.SIGINT, interrupt)
         for name in added:
             del os.environ[name]
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes started in here never hear Ctrl-C; here it is heard afterwards."""
+    if hasattr(signal, "pthread_sigmask"):
+        # Or it would be started with the first process, and let signals through again after that.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    elif threading.current_thread() is threading.main_thread():  # Windows
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, handler)
+    else:
+        yield
 
 
 def end_with_parent() -> None:

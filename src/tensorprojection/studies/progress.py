@@ -1,30 +1,29 @@
-"""What a user sees of a run: bars in a terminal, a line a model elsewhere."""
+"""What a user sees of a run: bars in a terminal, a line for each epoch elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, Task, TaskID
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
 
-from .checkpoint import Row
 from .config import RunConfig
+from .results import Row
 from .study import Prepared
-from .training import Epoch, Step, Unit
+from .training import Epoch, Notice, Step, Unit
 from .workers import Done, Event, Failed, Restarted
 
 WINDOW = 10.0  # seconds over which the throughput is measured
+SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
+HIDDEN = ("epoch", "train_loss", "seconds", "code")  # of a row, where it is shown on one line
+WIDE = 100  # columns of a terminal that has room for bars
 
 
 class Watch:
@@ -33,16 +32,7 @@ class Watch:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.live = console.is_terminal
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[info]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not self.live,
-            transient=True,
-        )
+        self.bars = _Bars(console, disable=not self.live)
         self.tasks: dict[str, TaskID] = {}
         self.throughput = _Throughput()
         self.last: dict[Unit, Row] = {}
@@ -90,6 +80,10 @@ class Watch:
         """So many train and validate, copies included."""
         self._line(f"A trial trains on {training:,} and validates on {validation:,}.")
 
+    def notice(self, text: str) -> None:
+        """Something that the user should know, whatever else goes on."""
+        self._line(text)
+
     def show(self, event: Event) -> None:
         """Something has happened in training."""
         if isinstance(event, Step):
@@ -105,6 +99,11 @@ class Watch:
             self.last[event.unit] = event.row
             self.unkept[event.unit] = 0.0
             self.bars.update(self._unit(event.unit), completed=event.row["epoch"])
+            if not self.live:
+                of = f"epoch {event.row['epoch']}/{self.epochs}"
+                self._line(f"{event.unit}, {of}{self._metrics(event.unit)}")
+        elif isinstance(event, Notice):
+            self.notice(f"{event.unit}: {event.text}")
         elif isinstance(event, Done):
             self.done += 1
             self._end(str(event.unit))
@@ -121,7 +120,7 @@ class Watch:
 
     def _metrics(self, unit: Unit) -> str:
         row = self.last.get(unit, {})
-        shown = [name for name in row if name not in ("epoch", "train_loss", "seconds")]
+        shown = [name for name in row if name not in HIDDEN]
         return "".join(f", {name} {row[name]:.3f}" for name in shown)
 
     def _count(self) -> str:
@@ -143,6 +142,41 @@ class Watch:
 
     def _line(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+class _Bars(Progress):
+    """Names and the time left are whole at any width; bars and figures take the room they find."""
+
+    def __init__(self, console: Console, disable: bool) -> None:
+        self.shown_on = console  # rich asks for the table before it knows its own
+        super().__init__(
+            console=console,
+            disable=disable,
+            transient=True,
+            speed_estimate_period=SPEED_SECONDS,
+            get_time=lambda: time.monotonic(),
+        )
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        whole = Column(no_wrap=True), Column(no_wrap=True)
+        cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        wide = self.shown_on.width >= WIDE
+        table = Table.grid(*whole, *([Column(width=16)] if wide else []), cut, expand=True)
+        table.padding = (0, 1)
+        for task in tasks:
+            if task.visible:
+                cells = [Text(task.description), Text(_left(task))]
+                bar = ProgressBar(total=task.total, completed=task.completed, width=16)
+                table.add_row(*cells, *([bar] if wide else []), Text(task.fields["info"]))
+        return table
+
+
+def _left(task: Task) -> str:
+    """The time that the task will still take, by its speed so far."""
+    if task.time_remaining is None:
+        return "-:--:-- left"
+    minutes, seconds = divmod(int(task.time_remaining), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
 
 
 class _Throughput:

@@ -7,28 +7,64 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from .code_version import code_version
 from .config import RunConfig
+from .errors import StudyError
 from .files import write_whole
+from .sealed import sealed, unsealed
 from .study import Prepared
 
 PACKAGES = ("tensorprojection", "torch", "numpy", "monai", "torchmetrics", "polars", "pillow")
 
 
-def same_as_before(run: Path, prepared: Prepared) -> bool:
-    """Whether the images and weights are those that the run was begun with."""
+@dataclass(frozen=True)
+class Record:
+    """What is known of a run's starts: the images of the first, the settings of the last."""
+
+    starts: list[dict[str, Any]]
+
+    @property
+    def identity(self) -> dict[str, str] | None:
+        """Of the images and weights that the run was begun with; None where none was begun."""
+        found: dict[str, str] | None = self.starts[0]["identity"] if self.starts else None
+        return found
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """Those of the last start, as ``config.toml`` has them; None where there was none."""
+        found: dict[str, Any] | None = self.starts[-1]["settings"] if self.starts else None
+        return found
+
+
+def read_record(run: Path) -> Record:
+    """The run's record, empty where there is none; a ``StudyError`` where it is damaged."""
     path = run / "record.json"
-    return not path.exists() or json.loads(path.read_bytes())[0]["identity"] == prepared.identity()
+    try:
+        read = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return Record([])
+    except ValueError:  # neither JSON nor, perhaps, UTF-8
+        read = None
+    starts = [unsealed(start) for start in read] if isinstance(read, list) else [None]
+    whole = [start for start in starts if start is not None]
+    if not whole or len(whole) < len(starts):
+        raise StudyError(
+            f"{path} is damaged, and with it is lost which images and settings {run} was begun "
+            "with. If they are the same today, remove that file and run the same command again: "
+            "what was trained is kept. Else choose another --out."
+        )
+    return Record(whole)
 
 
 def add_record(run: Path, config: RunConfig, prepared: Prepared, jobs: int) -> None:
     """One more start of this run, in ``record.json``."""
-    path = run / "record.json"
-    starts: list[Any] = json.loads(path.read_bytes()) if path.exists() else []
+    starts = read_record(run).starts
     starts.append(
         {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -36,15 +72,18 @@ def add_record(run: Path, config: RunConfig, prepared: Prepared, jobs: int) -> N
             "seed": config.seed,
             "jobs": jobs,
             "threads": config.threads,
+            "settings": config.as_settings(),
             "images": prepared.source,
             "identity": prepared.identity(),
-            "unreadable": {"count": len(prepared.unreadable), "files": prepared.unreadable},
+            "unreadable": {"count": len(prepared.unreadable), "files": list(prepared.unreadable)},
+            "code": code_version(),
             "versions": {"python": platform.python_version(), **_versions()},
             "machine": _machine(),
             "git": _git_revision(),
         }
     )
-    write_whole(path, json.dumps(starts, indent=1).encode())
+    content = json.dumps([sealed(start) for start in starts], indent=1)
+    write_whole(run / "record.json", content.encode())
 
 
 def _versions() -> dict[str, str]:

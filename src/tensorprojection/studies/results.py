@@ -1,13 +1,17 @@
-"""What a run leaves on disk, and reading it back.
+"""What a run leaves on disk, and reading it back; torch is not needed for it.
 
 A folder of a run::
 
     config.toml              every setting
     record.json              versions, machine, where the images came from; once for each start
-    results.parquet          one row a model, trial and epoch
-    trials/001/tpl1.json     the epochs of one model in one trial, once it has finished
-    trials/001/tpl1.pt       until then: its checkpoint
+    results.parquet          one row for each model, trial and epoch
+    trials/001/tpl1.jsonl    the epochs of one model in one trial, a line for each, with a hash
+    trials/001/tpl1.pt       its checkpoint after the last of them
     figures/, table.md       what ``tpl report`` makes of the results
+
+Note [Rows and checkpoint]: a checkpoint holds the rows as well, and is written first. So whoever
+is killed between the two has lost nothing: the lines are written again from the checkpoint. A
+damaged file of lines is restored in the same way, and a damaged checkpoint is trained anew.
 """
 
 from __future__ import annotations
@@ -17,43 +21,70 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from .checkpoint import Row, load
 from .files import write_whole
+from .sealed import sealed, unsealed
 
 RESULTS = "results.parquet"
+
+# An epoch: its number, its metrics, its seconds, and the version of the code that trained it.
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """The epochs of a unit, and what is wrong with its file, if anything is."""
+
+    rows: list[Row]
+    damage: str | None = None
 
 
 @dataclass(frozen=True)
 class UnitFiles:
     """Where one model of one trial keeps what it has."""
 
-    finished: Path
+    lines: Path
     checkpoint: Path
     lock: Path
 
     @classmethod
     def of(cls, run: Path, trial: int, model: str) -> UnitFiles:
         folder = run / "trials" / f"{trial + 1:03d}"
-        return cls(folder / f"{model}.json", folder / f"{model}.pt", folder / f"{model}.lock")
+        return cls(folder / f"{model}.jsonl", folder / f"{model}.pt", folder / f"{model}.lock")
 
-    def finish(self, rows: Sequence[Row]) -> None:
-        """Keep the epochs, and let go of the checkpoint."""
-        write_whole(self.finished, json.dumps({"epochs": rows}, indent=1).encode())
-        self.checkpoint.unlink(missing_ok=True)
+    def write(self, rows: Sequence[Row]) -> None:
+        """Keep these epochs."""
+        write_whole(self.lines, b"".join(json.dumps(sealed(r)).encode() + b"\n" for r in rows))
+
+    def read(self) -> UnitRows:
+        """The epochs so far; of a damaged file, those before the damage."""
+        try:
+            content = self.lines.read_bytes()
+        except FileNotFoundError:
+            return UnitRows([])
+        rows: list[Row] = []
+        for number, line in enumerate(content.splitlines(), start=1):
+            row = _row(line)
+            if row is None or row.get("epoch") != number:
+                return UnitRows(rows, f"{self.lines} is damaged in line {number}")
+            rows.append(row)
+        if not rows or not content.endswith(b"\n"):
+            return UnitRows(rows, f"{self.lines} is cut off")
+        return UnitRows(rows)
 
     def rows(self) -> list[Row]:
-        """The epochs so far, finished or not."""
-        # In this order: whoever finishes meanwhile has written the one before removing the other.
-        kept = None if self.finished.exists() else load(self.checkpoint)
-        if kept is not None:
-            return kept.rows
-        if not self.finished.exists():
-            return []
-        rows: list[Row] = json.loads(self.finished.read_bytes())["epochs"]
-        return rows
+        """The epochs so far."""
+        return self.read().rows
+
+
+def _row(line: bytes) -> Row | None:
+    try:
+        return unsealed(json.loads(line))
+    except ValueError:  # neither JSON nor, perhaps, UTF-8
+        return None
 
 
 def gather(run: Path, study: str, units: Iterable[tuple[int, str]]) -> pl.DataFrame | None:

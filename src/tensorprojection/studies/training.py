@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from tensorprojection import DivergedError
 
 from . import checkpoint
-from .checkpoint import Row
+from .checkpoint import Checkpoint, DamagedError
+from .code_version import code_version
 from .config import RunConfig
 from .errors import StudyError
-from .results import UnitFiles
+from .results import Row, UnitFiles
 from .seeds import batch_order, start_seed
 from .study import Data, Rows, Study
 
@@ -61,17 +62,28 @@ class Epoch:
     row: Row
 
 
-Report = Callable[[Step | Epoch], None]
+@dataclass(frozen=True)
+class Notice:
+    """Something that whoever started the run should know of the unit."""
+
+    unit: Unit
+    text: str
+
+
+Report = Callable[[Step | Epoch | Notice], None]
 
 
 def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, say: Report) -> None:
     """Train the unit to its last epoch, from its checkpoint where it has one.
 
-    Every epoch ends with a checkpoint; a process that is killed loses the epoch that it was in.
+    Every epoch ends with a checkpoint; a process that is killed loses the epoch that it was in. No
+    epoch depends on how many are to come, so that more can be asked for later.
     """
     files = UnitFiles.of(run, unit.trial, unit.model)
-    if files.finished.exists():  # by a process that was killed before it could say so
+    there = files.read()
+    if len(there.rows) >= config.epochs:  # by a process that was killed before it could say so
         return
+    kept = _kept(unit, files, len(there.rows), say)
     training, validation = data.sides(unit.trial)
     torch.manual_seed(start_seed(config.seed, unit.trial))
     drawn = batch_order(config.seed, unit.trial, 0, len(training))  # rows may be sorted by class
@@ -81,8 +93,10 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
     rows: list[Row] = []
-    if (kept := checkpoint.load(files.checkpoint)) is not None:
-        rows = checkpoint.restore(kept, network, optimizer, config.device)
+    if kept is not None:
+        rows = _restored(kept, network, optimizer, config.device, files)
+        if rows != there.rows:  # see Note [Rows and checkpoint]
+            files.write(rows)
     for epoch in range(len(rows) + 1, config.epochs + 1):
         started = time.perf_counter()
         order = training[batch_order(config.seed, unit.trial, epoch, len(training))]
@@ -98,14 +112,44 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
                 loss += value.item() * len(x)
                 say(Step(unit, epoch, len(x), len(x) / len(training) / config.epochs))
             seconds = time.perf_counter() - started
-            row = {"epoch": epoch, "train_loss": loss / len(training)}
+            row: Row = {"epoch": epoch, "train_loss": loss / len(training)}
             row |= validate(network, study, config, data, validation)
         _check_finite(unit, row)
-        rows.append(row | {"seconds": seconds})
+        rows.append(row | {"seconds": seconds, "code": code_version()})
         state = checkpoint.take(network, optimizer, rows, config.device)
         checkpoint.save(state, files.checkpoint)
+        files.write(rows)
         say(Epoch(unit, rows[-1]))
-    files.finish(rows)
+
+
+def _kept(unit: Unit, files: UnitFiles, epochs: int, say: Report) -> Checkpoint | None:
+    """The unit's checkpoint; where it is lost, the unit is trained anew, and that is said."""
+    try:
+        kept = checkpoint.load(files.checkpoint)
+    except DamagedError as error:
+        say(Notice(unit, f"{error} and removed; trained anew from epoch 1."))
+        files.checkpoint.unlink(missing_ok=True)
+        return None
+    if kept is None and epochs:
+        say(Notice(unit, f"{files.checkpoint} is gone; trained anew from epoch 1."))
+    return kept
+
+
+def _restored(
+    kept: Checkpoint,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: str,
+    files: UnitFiles,
+) -> list[Row]:
+    try:
+        return checkpoint.restore(kept, network, optimizer, device)
+    except (RuntimeError, ValueError, KeyError) as error:  # of another version of the network
+        first = str(error).splitlines()[0]
+        raise StudyError(
+            f"{files.checkpoint} is not of this network ({first}). Remove it, and the same command "
+            "trains the network anew."
+        ) from error
 
 
 def validate(

@@ -22,12 +22,13 @@ from filelock import FileLock, Timeout
 
 from tensorprojection.errors import ProjectionError
 
+from .code_version import code_version
 from .config import RunConfig
 from .errors import StudyError
 from .processes import end_with_parent, settings_to_inherit
 from .results import UnitFiles
 from .study import Prepared
-from .training import Epoch, Step, Unit, train
+from .training import Epoch, Notice, Step, Unit, train
 
 # A unit that kills its process this often without finishing an epoch is given up.
 ATTEMPTS = 3
@@ -59,7 +60,7 @@ class Failed:
     stop: bool = False
 
 
-Event = Step | Epoch | Done | Restarted | Failed
+Event = Step | Epoch | Notice | Done | Restarted | Failed
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Task:
     config: RunConfig
     prepared: Prepared
     run: Path
+    code: str
 
 
 # In the parent
@@ -171,11 +173,14 @@ def work(link: Connection, task: Task, unit: Unit | None) -> None:
         say = _Say(link)
         files = UnitFiles.of(task.run, unit.trial, unit.model)
         try:
+            _check_code(task)
             data = data or study.open(config, task.prepared)
             files.lock.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
                 train(unit, study, config, data, task.run, say)
             files.lock.unlink(missing_ok=True)
+        except _CodeChangedError as error:
+            link.send(Failed(unit, str(error), stop=True))
         except (StudyError, ProjectionError) as error:
             link.send(Failed(unit, str(error)))
         except Timeout:
@@ -187,11 +192,37 @@ def work(link: Connection, task: Task, unit: Unit | None) -> None:
             link.send(
                 Failed(unit, f"could not read or write {where}: {error.strerror}.", stop=True)
             )
-        except Exception:
-            link.send(Failed(unit, traceback.format_exc()))
+        except Exception as error:
+            link.send(Failed(unit, _too_little_memory(error) or traceback.format_exc()))
         else:
             link.send(Done(unit))
         unit = link.recv()
+
+
+class _CodeChangedError(StudyError):
+    """This process has other code than the one that started it."""
+
+
+def _check_code(task: Task) -> None:
+    """A process that is started late must not bring newer code into the run."""
+    if code_version() != task.code:
+        raise _CodeChangedError(
+            f"the code was changed while the run went on: it was {task.code}, now "
+            f"{code_version()}. Run again with the code as it was, or with --mix-versions."
+        )
+
+
+def _too_little_memory(error: Exception) -> str | None:
+    """What to do about it, where that is what the error says."""
+    import torch
+
+    lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
+        return None
+    return (
+        "it needs more memory than there is. Run again with a smaller --batch or --size, or fewer "
+        "--jobs: what was computed is kept."
+    )
 
 
 class _Say:
@@ -202,7 +233,7 @@ class _Say:
         self.steps: Step | None = None
         self.last = time.monotonic()
 
-    def __call__(self, event: Step | Epoch) -> None:
+    def __call__(self, event: Step | Epoch | Notice) -> None:
         now = time.monotonic()
         if isinstance(event, Step):
             if self.steps is not None:

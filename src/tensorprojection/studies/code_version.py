@@ -1,0 +1,33 @@
+"""Which code trains: a table must not compare networks of two versions in silence."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SOURCES = (".py", ".c", ".h")
+
+
+@cache
+def code_version() -> str:
+    """This package's version, a digest of its source files, and torch's version."""
+    return f"{_package_version()} {digest(PACKAGE)}, torch {version('torch')}"
+
+
+def digest(folder: Path) -> str:
+    """Of the names and contents of all source files below the folder; some milliseconds."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in SOURCES:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            whole.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return whole.hexdigest()[:12]
+
+
+def _package_version() -> str:
+    from tensorprojection import __version__
+
+    return __version__

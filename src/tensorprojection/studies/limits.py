@@ -1,0 +1,76 @@
+"""What cannot fit this machine is told before memory or disk are asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from .config import RunConfig
+from .data.cache import cache_folder
+from .data.sources import PHANTOMS_COUNT
+from .errors import StudyError
+
+# Bytes of a pixel as it is kept: gray, or RGB and a mask.
+KEPT = {"oct": 1, "chest": 1, "kvasir": 4}
+
+
+def check_fits(config: RunConfig) -> None:
+    """A ``StudyError`` where the least that a run needs is more than the whole machine has.
+
+    It is a bound from below, of images that are generated, whose number is known: what passes may
+    still be too much.
+    """
+    if config.data != "phantoms":
+        return
+    count = config.images or PHANTOMS_COUNT[config.study]
+    pixels = config.size**2
+    images = count * pixels * KEPT[config.study]
+    asked = f"{count:,} images of {config.size} × {config.size}"
+    _compare(f"{asked} take", images, "the memory", _memory(), "--size or fewer --images")
+    copies = config.copies or 0
+    _compare(
+        f"{asked} and {copies:,} copies of each take",
+        images * (1 + copies),
+        f"the disk of {cache_folder()}",
+        _disk(cache_folder()),
+        "--size, fewer --images or fewer --copies",
+    )
+    if config.study != "chest":  # whose networks see features, not images
+        batch = min(config.batch, count)
+        _compare(
+            f"A batch of {batch:,} images of {config.size} × {config.size} takes at least",
+            batch * pixels * 3 * 4,  # three channels of float32
+            "the memory",
+            _memory(),
+            "--size or --batch",
+        )
+
+
+def _compare(what: str, needs: int, where: str, has: int | None, smaller: str) -> None:
+    if has is not None and needs > has:
+        raise StudyError(
+            f"{what} {_gigabytes(needs)}, but {where} has {_gigabytes(has)} in all. Choose a "
+            f"smaller {smaller}."
+        )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"
+
+
+def _memory() -> int | None:
+    """Of the machine, in bytes; None where it is not known."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _disk(folder: Path) -> int | None:
+    """All of the disk that the folder is on, or will be, in bytes."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        return shutil.disk_usage(there).total
+    except OSError:
+        return None
