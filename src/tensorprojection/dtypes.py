@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn import Buffer, Parameter
 
 from .errors import ProjectionTypeError
+from .shapes import Shape, check_shape, not_floating
 
 _ORDINARY = (Tensor, Parameter, Buffer)  # a parameter of another kind of tensor has that type
 
@@ -22,9 +23,13 @@ def check_tensor(x: Tensor, name: str) -> None:
 def check_floating(x: Tensor, name: str) -> None:
     check_tensor(x, name)
     if not x.is_floating_point():
-        raise ProjectionTypeError(
-            f"Expected {name} to be a real floating-point tensor, got {x.dtype}."
-        )
+        raise not_floating(name, x.dtype)
+
+
+def check_input(x: Tensor, in_shape: Shape) -> None:
+    """x must be real, floating-point and end in in_shape."""
+    check_floating(x, "the input")
+    check_shape(x.shape, in_shape)
 
 
 def has_values(x: Tensor) -> bool:

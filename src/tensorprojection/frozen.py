@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from .dtypes import check_input
 from .project import back_project, project
-from .shapes import Shape, check_input
+from .shapes import Shape
 
 
 class FrozenProjection(nn.Module):

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from . import penalties
-from .dtypes import cast, map_dtype, no_autocast
+from .dtypes import cast, check_input, map_dtype, no_autocast
 from .errors import ProjectionTypeError, ProjectionValueError
 from .init import normal_, orthogonal_
 from .modes import vec
-from .shapes import Shape, check_input, read_shape
+from .shapes import Shape, read_shape
 
 STARTS = {"normal": normal_, "orthogonal": orthogonal_}
 

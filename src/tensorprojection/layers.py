@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .dtypes import map_dtype
+from .dtypes import check_input, map_dtype
 from .errors import ProjectionTypeError, ProjectionValueError
 from .frozen import FrozenProjection
 from .init import INITS, check_scale
@@ -17,7 +17,7 @@ from .kept import Kept, may_keep, renew
 from .node import Settings, can_be_one_node, project_by_weights
 from .polar import EpsMode, check_eps, polar
 from .project import back_project, project
-from .shapes import Shape, check_input, complete, per_mode, read_shape
+from .shapes import Shape, complete, per_mode, read_shape
 
 Other = TypeVar("Other", bound="_Projection")
 
