@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .dtypes import check_input, map_dtype
+from .eps import EpsMode, check_eps
 from .errors import ProjectionTypeError, ProjectionValueError
 from .frozen import FrozenProjection
 from .init import INITS, check_scale
 from .kept import Kept, may_keep, renew
 from .node import Settings, can_be_one_node, project_by_weights
-from .polar import EpsMode, check_eps, polar
+from .polar import polar
 from .project import back_project, project
 from .shapes import Shape, complete, per_mode, read_shape
 

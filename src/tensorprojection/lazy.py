@@ -11,9 +11,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from .dtypes import check_floating
+from .eps import EpsMode
 from .errors import ProjectionValueError
 from .layers import Other, TensorProjection, TransposeTensorProjection, _Projection
-from .polar import EpsMode
 from .shapes import complete, read_shape
 
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from .compiled.layer import Kept, run_backward, run_forward, split
 from .dtypes import autocasts, cast, has_values, in_transform, map_dtype, no_autocast
+from .eps import EpsMode
 from .layout import layout_of
-from .polar import EpsMode, polar, polar_grad_values, polar_values
+from .polar import polar, polar_grad_values, polar_values
 from .project import back_project, gradient_values, map_values, project
 
 

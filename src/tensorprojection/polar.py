@@ -26,7 +26,7 @@ Note [Float64 inside]
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,12 +34,9 @@ from torch.autograd import forward_ad
 
 from .compiled.polar import is_small, small_polar, small_polar_grad
 from .dtypes import cast, check_floating, has_values, in_transform, no_autocast
-from .errors import ProjectionError, ProjectionTypeError, ProjectionValueError
+from .eps import EpsMode, check_eps
+from .errors import ProjectionError, ProjectionValueError
 from .spectrum import decompose, float32_suffices, gram
-
-EpsMode = Literal["absolute", "relative"]
-
-DEFAULT_EPS: dict[str, float] = {"absolute": 1e-3, "relative": 1e-5}
 
 
 def polar(
@@ -92,20 +89,6 @@ def polar(
         else:
             U = transformed.apply(W, *options)[0]
     return U
-
-
-def check_eps(eps: float | None, eps_mode: EpsMode) -> float:
-    if eps_mode not in get_args(EpsMode):
-        raise ProjectionValueError(f"Expected eps_mode 'absolute' or 'relative', got {eps_mode!r}.")
-    if eps is None:
-        return DEFAULT_EPS[eps_mode]
-    if isinstance(eps, bool) or not isinstance(eps, int | float):
-        raise ProjectionTypeError(f"Expected eps to be a number, got {type(eps).__name__}.")
-    if not 0 < eps < float("inf"):
-        raise ProjectionValueError(
-            f"Expected a finite eps > 0, got {eps}: without it U is undefined where W loses rank."
-        )
-    return float(eps)
 
 
 # Values: what the functions below return, without any derivative.
