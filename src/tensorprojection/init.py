@@ -26,12 +26,12 @@ Note [W's scale sets how fast U turns]
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import starts_numpy
 from .errors import ProjectionTypeError, ProjectionValueError
 
 # Keras's default for RandomNormal, which the paper's own layer uses.
@@ -66,12 +66,7 @@ def block_(W: Tensor) -> Tensor:
 
     The factor is the root of a block's size. Where q does not divide p, sizes differ by one.
     """
-    p, q = W.shape
-    edges = [j * p // q for j in range(q + 1)]
-    U = torch.zeros(p, q, dtype=torch.float64)
-    for j, (first, end) in enumerate(pairwise(edges)):
-        U[first:end, j] = (end - first) ** -0.5
-    return _set(W, U)
+    return _set(W, starts_numpy.block(*W.shape))
 
 
 def dct_(W: Tensor) -> Tensor:
@@ -82,11 +77,7 @@ def dct_(W: Tensor) -> Tensor:
             [ 5.7735e-01,  ...],
             [ 5.7735e-01, -7.0711e-01]])
     """
-    p, q = W.shape
-    place = torch.arange(p, dtype=torch.float64)[:, None] + 0.5
-    U = torch.cos(place * torch.arange(q, dtype=torch.float64) * (torch.pi / p)) * (2 / p) ** 0.5
-    U[:, 0] = p**-0.5
-    return _set(W, U)
+    return _set(W, starts_numpy.dct(*W.shape))
 
 
 def check_scale(scale: Any) -> float:
@@ -97,9 +88,9 @@ def check_scale(scale: Any) -> float:
     return float(scale)
 
 
-def _set(W: Tensor, U: Tensor) -> Tensor:
+def _set(W: Tensor, U: starts_numpy.Array) -> Tensor:
     with torch.no_grad():
-        return W.copy_(U)
+        return W.copy_(torch.from_numpy(U))
 
 
 INITS: dict[str, Callable[[Tensor], Tensor]] = {
