@@ -8,24 +8,26 @@ arXiv 2004.04454.
 >>> pool = tp.TensorProjection((32, 12, 12), (None, 6, 6))  # where MaxPool2d(2) stood
 """
 
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import stopping  # noqa: F401  # isort: skip  # first: torch takes seconds; see there
-from . import functional, penalties
-from .capture import capture
-from .compiled.library import Kernels, kernels
 from .errors import DivergedError, ProjectionError, ProjectionTypeError, ProjectionValueError
-from .explain import Explanation, plan
-from .from_data import init_from_data
-from .frozen import FrozenProjection
-from .hope import HOPE
-from .layers import TensorProjection, TransposeTensorProjection
-from .lazy import LazyTensorProjection, LazyTransposeTensorProjection
-from .spectra import plot_spectra, suggest_out_shape
-from .surgery import fold, replace
 
 if TYPE_CHECKING:
+    from . import functional, penalties
+    from .capture import capture
+    from .explain import Explanation, plan
+    from .from_data import init_from_data
+    from .frozen import FrozenProjection
+    from .hope import HOPE
+    from .layers import TensorProjection, TransposeTensorProjection
+    from .lazy import LazyTensorProjection, LazyTransposeTensorProjection
     from .mpca import MPCA as MPCA
+    from .spectra import plot_spectra, suggest_out_shape
+    from .surgery.fold import fold
+    from .surgery.replace import replace
 
 __version__ = "0.1.0"
 
@@ -34,7 +36,6 @@ __all__ = [
     "DivergedError",
     "Explanation",
     "FrozenProjection",
-    "Kernels",
     "LazyTensorProjection",
     "LazyTransposeTensorProjection",
     "ProjectionError",
@@ -46,7 +47,6 @@ __all__ = [
     "fold",
     "functional",
     "init_from_data",
-    "kernels",
     "penalties",
     "plan",
     "plot_spectra",
@@ -54,22 +54,62 @@ __all__ = [
     "suggest_out_shape",
 ]
 
+# Names that are loaded when they are asked for, with their modules ("" for a module itself), so
+# that `import tensorprojection` loads no framework.
+_MODULES = {
+    "HOPE": "hope",
+    "MPCA": "mpca",  # not in __all__: a star import works without scikit-learn
+    "Explanation": "explain",
+    "FrozenProjection": "frozen",
+    "LazyTensorProjection": "lazy",
+    "LazyTransposeTensorProjection": "lazy",
+    "TensorProjection": "layers",
+    "TransposeTensorProjection": "layers",
+    "capture": "capture",
+    "fold": "surgery",
+    "functional": "",
+    "init_from_data": "from_data",
+    "penalties": "",
+    "plan": "explain",
+    "plot_spectra": "spectra",
+    "replace": "surgery",
+    "suggest_out_shape": "spectra",
+}
+
+_EXTRAS = {"torch": ("torch", "torch"), "sklearn": ("scikit-learn", "sklearn")}
+
 
 def __getattr__(name: str) -> Any:
-    # MPCA is loaded when it is asked for: it alone needs scikit-learn. For the same reason it is
-    # not in __all__, so that a star import works without.
-    if name != "MPCA":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _MODULES[name]
     try:
-        from .mpca import MPCA
+        loaded = import_module(f".{module or name}", __name__)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "sklearn":
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRAS:
             raise
+        package, extra = _EXTRAS[missing]
         raise ImportError(
-            "tensorprojection.MPCA needs scikit-learn: pip install 'tensorprojection[sklearn]'."
+            f"{__name__}.{name} needs {package}: pip install '{__name__}[{extra}]'."
         ) from error
-    return MPCA
+    value = globals()[name] = getattr(loaded, name) if module else loaded
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "MPCA"])
+    return sorted({*globals(), *_MODULES})
+
+
+class _Root(ModuleType):
+    """This module: `tp.capture` and `tp.plan` are functions, though modules have these names too.
+
+    Importing such a module would put it in the function's place.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and _MODULES.get(name)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Root

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .errors import ProjectionTypeError
-from .shapes import Shape, check_shape
+from .shapes import Shape, check_shape, not_floating
 
 
 def check_tensor(x: Tensor, name: str) -> None:
@@ -19,9 +19,7 @@ def check_tensor(x: Tensor, name: str) -> None:
 def check_floating(x: Tensor, name: str) -> None:
     check_tensor(x, name)
     if not x.is_floating_point():
-        raise ProjectionTypeError(
-            f"Expected {name} to be a real floating-point tensor, got {x.dtype}."
-        )
+        raise not_floating(name, x.dtype)
     if x.layout is not torch.strided:
         raise ProjectionTypeError(
             f"Expected {name} to be a dense tensor (torch.strided), got layout {x.layout}."

@@ -27,14 +27,13 @@ Note [W's scale sets how fast U turns]
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import starts_numpy
 from .errors import ProjectionTypeError, ProjectionValueError
 
 # Keras's default for RandomNormal, which the paper's own layer uses.
@@ -69,29 +68,21 @@ def block_(W: Tensor) -> Tensor:
 
     The factor is the root of a block's size. Where q does not divide p, sizes differ by one.
     """
-    p, q = W.shape
-    edges = [j * p // q for j in range(q + 1)]
-    U = torch.zeros(p, q, dtype=torch.float64)
-    for j, (first, end) in enumerate(pairwise(edges)):
-        U[first:end, j] = (end - first) ** -0.5
-    return _set(W, U)
+    return _set(W, starts_numpy.block(*W.shape))
 
 
 def blur_(W: Tensor) -> Tensor:
     """The orthonormal frame closest to blur pooling: local, like ``block_``, and smooth.
 
     Its columns are the polar factor of the windows of anti-aliased pooling, [1, 3, 3, 1] / 8 where
-    the size is halved; see Note [Windows of blur pooling]. An inner column of 12 → 6:
+    the size is halved; see Note [Windows of blur pooling] in start_values.py. An inner column of 12 → 6:
 
     >>> [round(u, 2) for u in blur_(torch.empty(12, 6))[2:10, 2].tolist()]
     [-0.11, 0.12, 0.69, 0.69, 0.12, -0.11, -0.01, 0.03]
 
     Three positions further out, entries are four times smaller.
     """
-    if W.is_meta:
-        return W
-    P, _, Qt = torch.linalg.svd(_windows(*W.shape), full_matrices=False)
-    return _set(W, P @ Qt)
+    return _set(W, starts_numpy.blur(*W.shape))
 
 
 def dct_(W: Tensor) -> Tensor:
@@ -102,42 +93,7 @@ def dct_(W: Tensor) -> Tensor:
             [ 5.7735e-01,  ...],
             [ 5.7735e-01, -7.0711e-01]])
     """
-    p, q = W.shape
-    place = torch.arange(p, dtype=torch.float64)[:, None] + 0.5
-    U = torch.cos(place * torch.arange(q, dtype=torch.float64) * (torch.pi / p)) * (2 / p) ** 0.5
-    U[:, 0] = p**-0.5
-    return _set(W, U)
-
-
-def _windows(p: int, q: int) -> Tensor:
-    """By column, the weights of blur pooling from p positions to q, in float64.
-
-    Note [Windows of blur pooling]
-        Where every s-th position is kept, s = p / q, a window has the weights C(n, k) of a binomial
-        with n = s² − 1: 1 3 3 1 for s = 2. Its standard deviation, √n / 2, grows with s and is √3
-        times that of s equal weights. For p = q a window is a single 1, so that windows stay
-        independent where hardly anything is dropped. Where s is no integer, n and k are not
-        either, and the factorials are Gamma functions.
-
-        What lies beyond the border is mirrored back. For s = 2 that is one position, which goes to
-        its neighbour on the border: clamping does the same. For larger s clamping would pile up a
-        sixth of the outer windows on the outermost position; mirrored, they stay smooth.
-    """
-    s = p / q
-    n = s * s - 1
-    centres = (torch.arange(q, dtype=torch.float64) + 0.5) * s - 0.5
-    reach = math.ceil(min(n / 2 + 1, 5 * s)) + 1  # 5 s are ten standard deviations
-    places = centres.round() + torch.arange(-reach, reach + 1, dtype=torch.float64)[:, None]
-    k = places - centres + n / 2
-    inside = (k > -1) & (k < n + 1)
-    k = k.where(inside, n / 2)
-    log = math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
-    weights = (log - n * math.log(2)).exp() * inside
-    places = places.long() % (2 * p)  # the mirrored axis repeats
-    places = torch.minimum(places, 2 * p - 1 - places)
-    W = torch.zeros(p, q, dtype=torch.float64)
-    W.scatter_add_(0, places, weights)
-    return W / W.sum(0)
+    return _set(W, starts_numpy.dct(*W.shape))
 
 
 def check_scale(scale: Any) -> float:
@@ -148,9 +104,9 @@ def check_scale(scale: Any) -> float:
     return float(scale)
 
 
-def _set(W: Tensor, U: Tensor) -> Tensor:
+def _set(W: Tensor, U: starts_numpy.Array) -> Tensor:
     with torch.no_grad():
-        return W.copy_(U)
+        return W.copy_(torch.from_numpy(U))
 
 
 INITS: dict[str, Callable[[Tensor], Tensor]] = {

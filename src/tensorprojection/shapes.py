@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -75,23 +76,33 @@ def per_mode(name: str, value: Any, order: int) -> tuple[Any, ...]:
     return (value,) * order
 
 
-def check_shape(shape: Shape, in_shape: Shape) -> None:
-    """An input's shape must end in in_shape."""
+def check_shape(shape: Sequence[int | None], in_shape: Sequence[int | None]) -> None:
+    """An input's shape must end in in_shape; None in either stands for any size."""
     order = len(in_shape)
-    if len(shape) >= order and shape[len(shape) - order :] == in_shape:
+    tail = tuple(shape[len(shape) - order :]) if len(shape) >= order else ()
+    if tail == in_shape or (
+        len(tail) == order
+        and all(n == p or n is None or p is None for n, p in zip(tail, in_shape, strict=True))
+    ):
         return
     expected = ", ".join(map(str, ("...", *in_shape)))
     raise ProjectionValueError(
-        f"Expected an input of shape ({expected}), got {shape}{_hint(shape, in_shape)}"
+        f"Expected an input of shape ({expected}), got {tuple(shape)}"
+        f"{_hint(tuple(shape), tuple(in_shape))}"
     )
 
 
-def _hint(shape: Shape, in_shape: Shape) -> str:
+def not_floating(name: str, dtype: object) -> ProjectionTypeError:
+    """The error for a tensor of integers, booleans or complex numbers."""
+    return ProjectionTypeError(f"Expected {name} to be a real floating-point tensor, got {dtype}.")
+
+
+def _hint(shape: tuple[int | None, ...], in_shape: tuple[int | None, ...]) -> str:
     order = len(in_shape)
     if len(shape) < order:
         return f": it has {len(shape)} axes, the layer has {order} modes."
     got = shape[len(shape) - order :]
-    if sorted(got) == sorted(in_shape):
+    if Counter(got) == Counter(in_shape):
         moved = [str(k) for k in range(1, order + 1) if got[k - 1] != in_shape[k - 1]]
         return (
             f": modes {' and '.join(moved)} look swapped. "

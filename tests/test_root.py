@@ -1,0 +1,56 @@
+"""The package's root: every name is there, none is loaded before it is asked for."""
+
+import subprocess
+import sys
+from types import FunctionType
+
+import pytest
+
+import tensorprojection as tp
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["", ".errors", ".shapes", ".eps"])
+def test_no_framework_is_loaded(module):
+    heavy = run(
+        f"import sys, tensorprojection{module}\n"
+        "print([m for m in ('torch', 'keras', 'jax', 'tensorflow') if m in sys.modules])"
+    )
+    assert heavy == "[]"
+
+
+def test_every_name_is_there():
+    assert {*tp.__all__, "MPCA"} <= set(dir(tp))
+    assert all(getattr(tp, name) is not None for name in tp.__all__)
+
+
+def test_a_function_keeps_its_name_when_a_module_of_that_name_is_loaded():
+    assert run(
+        "import tensorprojection as tp; tp.TensorProjection\n"
+        "import tensorprojection.capture, tensorprojection.plan\n"
+        "print(type(tp.capture).__name__, type(tp.plan).__name__)"
+    ) == " ".join([FunctionType.__name__] * 2)
+
+
+def test_without_torch_one_line_says_what_to_install():
+    said = run(
+        "import sys; sys.modules['torch'] = None\n"
+        "import tensorprojection as tp\n"
+        "try: tp.TensorProjection\n"
+        "except ImportError as error: print(error)"
+    )
+    assert said == (
+        "tensorprojection.TensorProjection needs torch: pip install 'tensorprojection[torch]'."
+    )
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Tensorprojection'"):
+        _ = tp.Tensorprojection
