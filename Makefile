@@ -28,9 +28,9 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo $(VENV)/.kernels
 
 # An installation compiles them, if it finds a compiler; this is for what changed since.
-COMPILED := src/tensorprojection/compiled
-$(VENV)/.kernels: $(wildcard $(COMPILED)/*.[ch])
-	@$(BIN)/python $(COMPILED)/build.py || echo "Without compiled kernels, slower."
+KERNELS := src/tensorprojection/engine/kernels
+$(VENV)/.kernels: $(wildcard $(KERNELS)/csrc/*.[ch])
+	@$(BIN)/python $(KERNELS)/build.py || echo "Without compiled kernels, slower."
 	@touch $@
 
 setup: $(VENV)/.test $(VENV)/.kernels ## create .venv and install everything, for working on the project

@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUILD = Path("src", "tensorprojection", "compiled", "build.py")
+BUILD = Path("src", "tensorprojection", "engine", "kernels", "build.py")
 
 
 class KernelHook(BuildHookInterface):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tensorprojection.device import modes_gradients, modes_values
+from tensorprojection.engine.device import modes_gradients, modes_values
 
 Matrix = NDArray[np.float64]
 

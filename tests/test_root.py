@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from types import FunctionType
 
 import pytest
 
@@ -29,14 +28,6 @@ def test_no_framework_is_loaded(module):
 def test_every_name_is_there():
     assert {*tp.__all__, "MPCA"} <= set(dir(tp))
     assert all(getattr(tp, name) is not None for name in tp.__all__)
-
-
-def test_a_function_keeps_its_name_when_a_module_of_that_name_is_loaded():
-    assert run(
-        "import tensorprojection as tp; tp.TensorProjection\n"
-        "import tensorprojection.capture, tensorprojection.plan\n"
-        "print(type(tp.capture).__name__, type(tp.plan).__name__)"
-    ) == " ".join([FunctionType.__name__] * 2)
 
 
 def test_without_torch_one_line_says_what_to_install():

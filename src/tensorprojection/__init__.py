@@ -8,25 +8,24 @@ arXiv 2004.04454.
 >>> pool = tp.TensorProjection((32, 12, 12), (None, 6, 6))  # where MaxPool2d(2) stood
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .errors import DivergedError, ProjectionError, ProjectionTypeError, ProjectionValueError
 
 if TYPE_CHECKING:
     from . import functional, penalties
-    from .capture import capture
-    from .explain import Explanation, plan
-    from .from_data import init_from_data
-    from .frozen import FrozenProjection
-    from .hope import HOPE
-    from .layers import TensorProjection, TransposeTensorProjection
-    from .lazy import LazyTensorProjection, LazyTransposeTensorProjection
-    from .mpca import MPCA as MPCA
-    from .spectra import plot_spectra, suggest_out_shape
-    from .surgery.fold import fold
+    from .engine.kernels.library import Kernels, kernels
+    from .mpca.capture import capture
+    from .mpca.energy import Suggestion, plot_spectra, suggest_out_shape
+    from .mpca.estimator import MPCA as MPCA
+    from .mpca.init_from_data import init_from_data
+    from .nn.explain import Explanation, explain, plan
+    from .nn.frozen import FrozenProjection
+    from .nn.hope import HOPE
+    from .nn.layers import TensorProjection, TransposeTensorProjection
+    from .nn.lazy import LazyTensorProjection, LazyTransposeTensorProjection
+    from .surgery.fold import fold, fold_projections
     from .surgery.replace import replace
 
 __version__ = "0.1.0"
@@ -36,17 +35,22 @@ __all__ = [
     "DivergedError",
     "Explanation",
     "FrozenProjection",
+    "Kernels",
     "LazyTensorProjection",
     "LazyTransposeTensorProjection",
     "ProjectionError",
     "ProjectionTypeError",
     "ProjectionValueError",
+    "Suggestion",
     "TensorProjection",
     "TransposeTensorProjection",
     "capture",
+    "explain",
     "fold",
+    "fold_projections",
     "functional",
     "init_from_data",
+    "kernels",
     "penalties",
     "plan",
     "plot_spectra",
@@ -57,23 +61,28 @@ __all__ = [
 # Names that are loaded when they are asked for, with their modules ("" for a module itself), so
 # that `import tensorprojection` loads no framework.
 _MODULES = {
-    "HOPE": "hope",
-    "MPCA": "mpca",  # not in __all__: a star import works without scikit-learn
-    "Explanation": "explain",
-    "FrozenProjection": "frozen",
-    "LazyTensorProjection": "lazy",
-    "LazyTransposeTensorProjection": "lazy",
-    "TensorProjection": "layers",
-    "TransposeTensorProjection": "layers",
-    "capture": "capture",
-    "fold": "surgery",
+    "HOPE": "nn.hope",
+    "MPCA": "mpca.estimator",  # not in __all__: a star import works without scikit-learn
+    "Explanation": "nn.explain",
+    "FrozenProjection": "nn.frozen",
+    "Kernels": "engine.kernels.library",
+    "LazyTensorProjection": "nn.lazy",
+    "LazyTransposeTensorProjection": "nn.lazy",
+    "Suggestion": "mpca.energy",
+    "TensorProjection": "nn.layers",
+    "TransposeTensorProjection": "nn.layers",
+    "capture": "mpca.capture",
+    "explain": "nn.explain",
+    "fold": "surgery.fold",
+    "fold_projections": "surgery.fold",
     "functional": "",
-    "init_from_data": "from_data",
+    "init_from_data": "mpca.init_from_data",
+    "kernels": "engine.kernels.library",
     "penalties": "",
-    "plan": "explain",
-    "plot_spectra": "spectra",
-    "replace": "surgery",
-    "suggest_out_shape": "spectra",
+    "plan": "nn.explain",
+    "plot_spectra": "mpca.energy",
+    "replace": "surgery.replace",
+    "suggest_out_shape": "mpca.energy",
 }
 
 _EXTRAS = {"torch": ("torch", "torch"), "sklearn": ("scikit-learn", "sklearn")}
@@ -99,17 +108,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULES})
-
-
-class _Root(ModuleType):
-    """This module: `tp.capture` and `tp.plan` are functions, though modules have these names too.
-
-    Importing such a module would put it in the function's place.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and _MODULES.get(name)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Root

@@ -10,8 +10,8 @@ import numpy as np
 from cyclopts import Parameter
 
 from .errors import ProjectionValueError
-from .source import Array
-from .spectra import plot_spectra, suggest_out_shape
+from .mpca.batches import Array
+from .mpca.energy import plot_spectra, suggest_out_shape
 
 
 def spectra(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last: its terminal was closed
@@ -22,21 +20,6 @@ class Stopped(KeyboardInterrupt):  # no error, and no Exception either
 
     def __init__(self, number: int) -> None:
         self.code = 128 + number  # as a shell counts a process that a signal has ended
-
-
-def is_command(arguments: list[str]) -> bool:
-    """Whether this process is the command, and not somebody's program that uses the library.
-
-    >>> is_command(["/usr/bin/python", "/usr/bin/tpl", "run", "oct"])
-    True
-    >>> is_command(["python", "-m", "tensorprojection", "run", "oct"])
-    True
-    >>> is_command(["python", "train.py"])
-    False
-    """
-    if "-m" in arguments[1:-1]:
-        return arguments[arguments.index("-m", 1) + 1] == __package__
-    return any(Path(argument).stem == "tpl" for argument in arguments[1:2])
 
 
 def leave_while_starting() -> None:
@@ -80,7 +63,3 @@ def raising_once() -> Iterator[None]:
         if not came:  # else what is left of this process is not to be interrupted either
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-if is_command(sys.orig_argv):
-    leave_while_starting()

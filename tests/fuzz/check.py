@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensorprojection.dispatch import use
-from tensorprojection.torch_engine import TORCH
+from tensorprojection.engine.dispatch import use
+from tensorprojection.engine.torch_engine import TORCH
 
 from . import cases, oracle
 from .cases import Case

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from tensorprojection import HOPE, TensorProjection, TransposeTensorProjection
-from tensorprojection.init import INITS
+from tensorprojection.algebra.starts import INITS
 from tensorprojection.studies.models.contraction import Contraction
 from tensorprojection.studies.models.start import keras_batch_norm, start_by_name
 

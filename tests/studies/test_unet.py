@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from tensorprojection import TensorProjection, TransposeTensorProjection
-from tensorprojection.init import INITS
+from tensorprojection.algebra.starts import INITS
 from tensorprojection.studies.data.phantoms import polyp
 from tensorprojection.studies.losses import dice_loss
 from tensorprojection.studies.models.unet import FORMS, unet

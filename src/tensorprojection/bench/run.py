@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import tensorprojection as tp
-from tensorprojection.dispatch import engine
+from tensorprojection.engine.dispatch import engine
 
 from .cases import CASES, FORMATS, Case
 from .limit import gemm, limit_seconds

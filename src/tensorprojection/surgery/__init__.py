@@ -1,6 +1,6 @@
 """Changes to whole models: projections put in place of other layers, and folded away again."""
 
-from .fold import Folded, FoldReport, fold
+from .fold import Folded, FoldReport, fold, fold_projections
 from .replace import Change, Replaced, ReplaceReport, Skipped, replace
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "Replaced",
     "Skipped",
     "fold",
+    "fold_projections",
     "replace",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..errors import ProjectionValueError
-from ..hope import HOPE
+from ..nn.hope import HOPE
 from .compare import difference, own_rounding
 from .mark import MAP, mark
 from .run import arguments, check_model, count, duplicate, run
@@ -53,13 +53,13 @@ class Folded(NamedTuple):
     report: FoldReport
 
 
-def fold(model: nn.Module, example_input: Tensor | Sequence[Any]) -> Folded:
+def fold_projections(model: nn.Module, example_input: Tensor | Sequence[Any]) -> Folded:
     """The model for deployment: no projections, no decompositions, nothing but torch's operations.
 
     >>> import tensorprojection as tp
     >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), tp.TensorProjection((8, 6, 6), (4, None, None)))
     >>> x = torch.randn(2, 3, 8, 8)
-    >>> folded, report = fold(network, x)
+    >>> folded, report = fold_projections(network, x)
     >>> print(report)
     folded  shapes                  became
     1       (8, 6, 6) -> (4, 6, 6)  part of the convolution before it
@@ -125,6 +125,9 @@ def fold(model: nn.Module, example_input: Tensor | Sequence[Any]) -> Folded:
             graph.refuse_size(size)
     folded.recompile()
     return Folded(folded, FoldReport(tuple(steps), count(model), count(folded), off))
+
+
+fold = fold_projections  # its former name; `functional.fold` folds a tensor
 
 
 def _check_values(model: nn.Module, args: tuple[Any, ...]) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..dtypes import cast, map_dtype
-from ..frozen import FrozenProjection
-from ..hope import HOPE
-from ..layers import _Projection
+from ..engine.dtypes import cast, map_dtype
+from ..nn.frozen import FrozenProjection
+from ..nn.hope import HOPE
+from ..nn.layers import _Projection
 
 MAP = torch.ops.tensorprojection.map.default
 _PLAIN = "_folded_as"  # the child of a projection's module that does its work in the graph

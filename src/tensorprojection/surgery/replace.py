@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..errors import ProjectionTypeError, ProjectionValueError
-from ..layers import TensorProjection
+from ..nn.layers import TensorProjection
 from ..shapes import Shape, complete, read_shape
 from .choose import Place, What, choose, place_of, refusal
 from .run import arguments, check_model, count, run, watch

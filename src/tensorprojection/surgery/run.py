@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..dtypes import autocasts
+from ..engine.dtypes import autocasts
 from ..errors import ProjectionTypeError, ProjectionValueError
 
 M = TypeVar("M", bound=nn.Module)

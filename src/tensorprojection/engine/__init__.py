@@ -1,0 +1,1 @@
+"""How a layer is carried out: values only, no autograd; by torch, by C kernels, by products."""

@@ -1,0 +1,153 @@
+"""The library compiled for this processor, and torch's own threads to run it on.
+
+Note [No second pool of threads]
+    The kernels run on the threads of the OpenMP that torch itself has loaded, by way of its entry
+    point. A library linked against an OpenMP of its own would start a second set of threads, and
+    the two would fight for the cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+from ctypes import CDLL, c_char_p, c_double, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .build import VARIANTS, digest, library_path
+
+SWITCH = "TENSORPROJECTION_COMPILED"  # "0" in the environment turns the kernels off
+
+
+class Library(NamedTuple):
+    """The functions of the C files, and the entry point of torch's OpenMP to run them by."""
+
+    forward: Any
+    backward: Any
+    map: Any
+    pair: Any
+    polar: Any
+    polar_grad: Any
+    parallel: int
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Whether the compiled kernels are in use: its truth value; printed, one line with the why."""
+
+    variant: str  # the kind of processor they are, or would be, compiled for: a key of VARIANTS
+    why_not: str = ""  # empty where they are in use
+
+    def __bool__(self) -> bool:
+        return not self.why_not
+
+    def __str__(self) -> str:
+        if self:
+            return f"Compiled kernels in use: {_LABELS[self.variant]}."
+        return f"Compiled kernels not in use: {self.why_not}."
+
+
+_LABELS = {"AVX512": "AVX-512", "AVX2": "AVX2", "DEFAULT": "default (no AVX2 or AVX-512)"}
+_BUILD = "python -m tensorprojection.engine.kernels.build"
+
+
+def kernels() -> Kernels:
+    """Whether the compiled kernels are in use in this process, and if not, why.
+
+    >>> import tensorprojection as tp
+    >>> print(tp.kernels())
+    Compiled kernels ...in use: ...
+
+    They serve float32 on a CPU; everything else is done by torch's own operations in any case.
+    ``tp.plan(layer, x)`` says which of the two a layer takes for an input.
+    """
+    return search()[1]
+
+
+def load() -> Library | None:
+    """The library, or None where there is none to use; `kernels` says why."""
+    return search()[0]
+
+
+@cache
+def search() -> tuple[Library | None, Kernels]:
+    """The library for this processor, if it can be used, and what there is to say about it."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    variant = capability if capability in VARIANTS else "DEFAULT"
+    if os.environ.get(SWITCH, "1") == "0":
+        return None, Kernels(variant, f"switched off by {SWITCH}=0 in the environment")
+    path = library_path(variant)
+    if not path.exists():
+        built = ", ".join(_LABELS[v] for v in VARIANTS if library_path(v).exists())
+        others = f" (this processor has {_LABELS[variant]}, built is {built})" if built else ""
+        return None, Kernels(variant, f"not built{others}; where there is a C compiler: {_BUILD}")
+    try:
+        return open_library(path), Kernels(variant)
+    except NoThreadsError as error:
+        return None, Kernels(variant, str(error))
+    except LibraryError as error:
+        message = f"The compiled kernels are left aside, which is slower: {error}."
+        warnings.warn(message, stacklevel=3)
+        return None, Kernels(variant, str(error))
+
+
+class LibraryError(Exception):
+    """Why a library cannot be used."""
+
+
+class NoThreadsError(LibraryError):
+    """Nothing that building anew would mend."""
+
+
+def open_library(path: Path) -> Library:
+    """The library at this path; LibraryError if it does not belong to this system or these sources.
+
+    NoThreadsError where torch has no OpenMP that it could share.
+    """
+    parallel = _parallel()
+    if parallel is None:
+        raise NoThreadsError("torch has no OpenMP (GOMP_parallel) whose threads they could use")
+    try:
+        c = CDLL(str(path))
+    except OSError as error:
+        raise LibraryError(
+            f"compiled for another system, or damaged ({error}); to build them anew: {_BUILD}"
+        ) from error
+    if not hasattr(c, "tp_digest"):
+        raise LibraryError(f"{path.name} has no kernels in it; to build them anew: {_BUILD}")
+    c.tp_digest.restype = c_char_p
+    if c.tp_digest() != digest().encode():
+        raise LibraryError(
+            f"compiled from other sources than the C files beside it; to build them anew: {_BUILD}"
+        )
+    step: list[Any] = [c_void_p, c_int64, c_void_p]
+    c.tp_forward.argtypes = [*step, c_int, c_void_p, c_void_p, c_int, *[c_void_p] * 4]
+    c.tp_backward.argtypes = [*step, c_void_p, c_void_p, c_int, *[c_void_p] * 7]
+    c.tp_map.argtypes = [*step, c_void_p, c_int, c_void_p, c_void_p]
+    c.tp_pair.argtypes = [*step, *[c_void_p] * 6]
+    sizes: list[Any] = [c_int64, c_int64, c_double, c_int]
+    c.tp_polar.argtypes = [c_void_p, c_int64, c_void_p, *sizes, *[c_void_p] * 4]
+    c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 5, *sizes, c_void_p]
+    return Library(
+        c.tp_forward, c.tp_backward, c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, parallel
+    )
+
+
+def _parallel() -> int | None:
+    """OpenMP's entry point in torch's own copy of it."""
+    try:
+        entry = CDLL(None).GOMP_parallel
+    except (AttributeError, OSError, TypeError):
+        return None
+    return ctypes.cast(entry, c_void_p).value
+
+
+def serves(x: Tensor) -> bool:
+    """Whether there are compiled kernels for tensors like x."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and load() is not None

@@ -1,0 +1,1 @@
+"""Multilinear PCA, the layer's unsupervised counterpart, and starts and shapes from data."""

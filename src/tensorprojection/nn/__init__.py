@@ -1,0 +1,1 @@
+"""The layers: plain modules that hold W."""

@@ -1,0 +1,135 @@
+"""Layers that learn their input shape at the first call, like torch's own lazy modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Never
+
+import torch
+from torch import Tensor
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedParameter, is_lazy
+
+from ..engine.dtypes import check_floating
+from ..engine.layout import Matrices
+from ..eps import EpsMode
+from ..errors import ProjectionValueError
+from ..shapes import complete, read_shape
+from .frozen import FrozenProjection
+from .layers import Other, TensorProjection, TransposeTensorProjection, _Projection
+
+
+class _Lazy(LazyModuleMixin, _Projection):
+    """A projection whose ``in_shape`` is that of the first input it sees."""
+
+    def __init__(
+        self,
+        out_shape: Sequence[int | None],
+        *,
+        eps: float | Sequence[float | None] | None = None,
+        eps_mode: EpsMode = "absolute",
+        init: str | Sequence[str] = "normal",
+        init_scale: float | Sequence[float] = 1.0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        **unknown: Never,
+    ) -> None:
+        target = read_shape("out_shape", out_shape, none_allowed=True)
+        # As the eager layer with every mode left alone, then with parameters yet to come.
+        super().__init__(
+            (1,) * len(target),
+            (None,) * len(target),
+            eps=eps,
+            eps_mode=eps_mode,
+            init=init,
+            init_scale=init_scale,
+            **unknown,
+        )
+        self._target = target
+        uninitialized: Any = UninitializedParameter  # torch types it in part only
+        for k, size in enumerate(self._target, start=1):
+            W = None if size is None else uninitialized(device=device, dtype=dtype)
+            self.register_parameter(f"W{k}", W)
+
+    def reset_parameters(self) -> None:
+        if not any(W is not None and is_lazy(W) for W in self.Ws):
+            super().reset_parameters()
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # A state that has other W's but not this one comes from a layer that left the mode alone.
+        names = [f"W{k}" for k in range(1, self.order + 1)]
+        if any(prefix + name in state_dict for name in names):
+            for name in names:
+                if prefix + name not in state_dict:
+                    self.register_parameter(name, None)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _mirror(self, cls: type[Other], tied: bool) -> Other:
+        raise self._knows_no_shapes("the transpose")
+
+    def freeze(self) -> FrozenProjection:
+        raise self._knows_no_shapes("a frozen copy")
+
+    def orthogonality_error(self) -> Tensor:
+        raise self._knows_no_shapes("its orthogonality")
+
+    def _projections(self, Ws: Matrices, dtype: torch.dtype | None) -> list[Tensor | None]:
+        raise self._knows_no_shapes("its projections")
+
+    def _knows_no_shapes(self, what: str) -> ProjectionValueError:
+        return ProjectionValueError(
+            f"Expected a layer that knows its shapes, as a lazy one does after its first call: "
+            f"ask for {what} then."
+        )
+
+    def initialize_parameters(self, x: Tensor) -> None:
+        """Take the shapes from the first input; called by torch before the first forward."""
+        check_floating(x, "the input")
+        if x.ndim < self.order:
+            raise ProjectionValueError(
+                f"Expected an input with at least {self.order} axes, one per mode of "
+                f"out_shape={self._target}, got shape {tuple(x.shape)}."
+            )
+        shape = tuple(int(n) for n in x.shape[x.ndim - self.order :])
+        self.in_shape = read_shape("the input's shape", shape, none_allowed=False)
+        self.out_shape = complete(self.in_shape, self._target, transposed=self.transposed)
+        for k, W_shape in enumerate(self._W_shapes(), start=1):
+            self._initialize(k, W_shape)
+
+    def _initialize(self, k: int, shape: tuple[int, int] | None) -> None:
+        W = getattr(self, f"W{k}")
+        if shape is None:
+            self.register_parameter(f"W{k}", None)
+        elif W is not None and is_lazy(W):
+            W.materialize(shape)
+            self._start(k)
+        elif W is None or W.shape != shape:  # it came from a state dict
+            loaded = "state has none" if W is None else f"one has {tuple(W.shape)}"
+            raise ProjectionValueError(
+                f"Expected W{k} of shape {shape} for an input of shape {self.in_shape}, but the "
+                f"loaded {loaded}."
+            )
+
+    def extra_repr(self) -> str:
+        return f"-> {self._target}, shapes from the first input"
+
+
+class LazyTensorProjection(_Lazy, TensorProjection):
+    """A :class:`TensorProjection` that takes ``in_shape`` from its first input.
+
+    >>> layer = LazyTensorProjection((None, 6, 6))
+    >>> layer(torch.randn(300, 32, 12, 12)).shape
+    torch.Size([300, 32, 6, 6])
+    >>> layer
+    TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, init='normal', 144 parameters)
+    """
+
+    cls_to_become: Any = TensorProjection
+
+
+class LazyTransposeTensorProjection(_Lazy, TransposeTensorProjection):
+    """A :class:`TransposeTensorProjection` that takes ``in_shape`` from its first input."""
+
+    cls_to_become: Any = TransposeTensorProjection

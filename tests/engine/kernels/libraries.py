@@ -1,0 +1,33 @@
+"""The kernels compiled in other ways than for this processor."""
+
+from typing import NamedTuple
+
+import torch
+
+from tensorprojection.engine.kernels.build import variants
+
+
+class Way(NamedTuple):
+    variant: str
+    extra: tuple[str, ...] = ()
+
+
+def runs_here(variant):
+    """Whether this processor can run what is compiled for that one."""
+    order = ["DEFAULT", "AVX2", "AVX512"]
+    capability = torch.backends.cpu.get_cpu_capability()
+    best = order.index(capability) if capability in order else 0
+    return variant in variants() and order.index(variant) <= best
+
+
+# A width of vectors that the processor does not have is made up from several; slowly, but as well.
+WAYS = {
+    "AVX512": Way("AVX512"),
+    "AVX2": Way("AVX2"),
+    "DEFAULT": Way("DEFAULT"),
+    "4 wide": Way("DEFAULT", ("-DWIDTH=4", "-O1")),
+    "8 wide": Way("DEFAULT", ("-DWIDTH=8", "-O1")),
+    "16 wide": Way("DEFAULT", ("-DWIDTH=16", "-O1")),
+}
+
+BOUNDS = Way("DEFAULT", ("-DWIDTH=16", "-O1", "-fsanitize=bounds"))
