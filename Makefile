@@ -49,7 +49,7 @@ test: lint ## lint, types and the tests, without those marked heavy
 test-all: test ## make test, then the heavy tests; "make test test-all" repeats nothing
 	$(BIN)/pytest -n 2 -m heavy || test $$? -eq 5 # 5: no test is marked so
 
-coverage: $(VENV)/.test $(VENV)/.kernels ## what the tests of make test reach, by file; TESTS=tests/studies for some of them
+coverage: $(VENV)/.test $(VENV)/.kernels ## what the tests of make test reach, by file; TESTS=tests/nn for some of them
 	$(BIN)/pytest -n 2 -m "not heavy" --cov --cov-report=term:skip-covered $(TESTS)
 
 fuzz: $(VENV)/.test $(VENV)/.kernels ## random layers on random tensors, against float64; MINUTES=5
