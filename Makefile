@@ -8,10 +8,10 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fuzz bench clean
+.PHONY: help setup demo test test-all lint coverage fuzz bench dist wheels clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # One stamp a set of packages: a second run starts at once, a changed pin installs anew.
 $(BIN)/python:
@@ -43,8 +43,14 @@ lint: $(VENV)/.test $(VENV)/.kernels ## style and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-test: lint ## lint, types and all tests
-	$(BIN)/pytest -n 2
+test: lint ## lint, types and the tests, without those marked heavy
+	$(BIN)/pytest -n 2 -m "not heavy"
+
+test-all: test ## make test, then the heavy tests; "make test test-all" repeats nothing
+	$(BIN)/pytest -n 2 -m heavy || test $$? -eq 5 # 5: no test is marked so
+
+coverage: $(VENV)/.test $(VENV)/.kernels ## what the tests of make test reach, by file; TESTS=tests/nn for some of them
+	$(BIN)/pytest -n 2 -m "not heavy" --cov --cov-report=term:skip-covered $(TESTS)
 
 fuzz: $(VENV)/.test $(VENV)/.kernels ## random layers on random tensors, against float64; MINUTES=5
 	cd tests && ../$(BIN)/python -m fuzz --minutes $(or $(MINUTES),5)
@@ -52,5 +58,19 @@ fuzz: $(VENV)/.test $(VENV)/.kernels ## random layers on random tensors, against
 bench: $(VENV)/.test $(VENV)/.kernels ## speed side by side with the peers, as ratios
 	$(BIN)/tpl bench
 
+# Tools that know nothing of the project: no stamp of theirs depends on pyproject.toml.
+$(VENV)/.dist: $(BIN)/python constraints.txt
+	$(PIP) build cibuildwheel twine
+	@touch $@
+
+dist: $(VENV)/.dist ## the sdist and this machine's wheel in dist/, each tried in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tests/dist dist/*
+
+wheels: $(VENV)/.dist ## wheels for a release in dist/, by cibuildwheel; needs Docker
+	$(BIN)/cibuildwheel --platform linux --output-dir dist
+
 clean: ## remove the environment and what runs leave behind
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

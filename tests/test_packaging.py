@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = PYPROJECT["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PINS = dict(re.findall(r"^([\w.-]+)==(.+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.M))
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +51,13 @@ def test_a_source_distribution_has_nothing_that_was_built(members):
     assert not [name for name in members if name.split("/")[0] in (".venv", "runs", "dist")]
 
 
-def names(requirements, extras):
+def names(requirements):
     """The packages among these requirements; those of this project's own extras in their place."""
     for requirement in requirements:
         name, inner = re.fullmatch(r"([\w.-]+)(?:\[(.*?)\])?.*", requirement).groups()
         if name == PROJECT["name"]:
             for extra in inner.split(","):
-                yield from names(extras[extra], extras)
+                yield from names(EXTRAS[extra])
         else:
             yield normal(name)
 
@@ -76,8 +81,7 @@ def imported(folder):
 
 
 def test_the_extra_for_tests_has_whatever_the_tests_import():
-    extras = PROJECT["optional-dependencies"]
-    declared = {*names(PROJECT["dependencies"], extras), *names(extras["test"], extras)}
+    declared = {*names(PROJECT["dependencies"]), *names(EXTRAS["test"])}
     own = {PROJECT["name"], *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
     modules = {*imported(ROOT / "tests"), *imported(ROOT / "src"), *imported(ROOT / "examples")}
     modules -= {*sys.stdlib_module_names, *own}
@@ -91,7 +95,52 @@ def test_the_extra_for_tests_has_whatever_the_tests_import():
     assert missing == set()
 
 
+def test_no_framework_is_forced_on_a_user():
+    assert [*names(PROJECT["dependencies"])] == ["numpy"]
+
+
+@pytest.mark.parametrize("extra", ["torch", "studies", "sklearn", "peers", "test"])
+def test_an_extra_whose_code_needs_torch_brings_it(extra):
+    assert "torch" in names(EXTRAS[extra])
+
+
+def test_whatever_the_makefile_installs_is_pinned():
+    by_name = re.findall(r"^\t\$\(PIP\) ((?:[\w-]+ ?)+)$", MAKEFILE, re.M)
+    assert by_name
+    installed = {*" ".join(by_name).split(), *names(PYPROJECT["build-system"]["requires"])}
+    for extra in re.findall(r"\$\(PIP\) -e \"\.\[(\w+)\]\"", MAKEFILE):
+        installed |= {*names(EXTRAS[extra])}
+    assert "cyclopts" in installed
+    assert installed - {normal(name) for name in PINS} == set()
+
+
 def test_every_supported_python_is_named():
     named = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
     assert named == ["3.11", "3.12", "3.13"]
     assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_workflows_call_make_targets_that_exist():
+    commands = [
+        command
+        for path in WORKFLOWS
+        for command in re.findall(r"\brun: *(.*)", path.read_text("utf-8"))
+    ]
+    called = {re.fullmatch(r"make ([a-z-]+) PYTHON=python", command)[1] for command in commands}
+    assert called == {"lint", "test-all", "dist", "wheels"}
+    assert called <= {*re.findall(r"^([a-z-]+):", MAKEFILE, re.M)}
+
+
+def test_workflows_and_wheels_try_every_supported_python():
+    supported = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    (matrix,) = re.findall(
+        r"^ +python-version: \[(.*)\]", "".join(p.read_text("utf-8") for p in WORKFLOWS), re.M
+    )
+    assert re.findall(r"[\d.]+", matrix) == supported
+    wheels = " ".join(PYPROJECT["tool"]["cibuildwheel"]["build"])
+    assert re.findall(r"cp(\d+)-", wheels) == [version.replace(".", "") for version in supported]
+
+
+def test_the_hooks_of_a_commit_have_the_same_ruff():
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
+    assert re.search(r"ruff-pre-commit\n +rev: v(\S+)", hooks)[1] == PINS["ruff"]

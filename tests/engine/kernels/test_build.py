@@ -323,6 +323,7 @@ def install(copy, monkeypatch):
     """``install("wheel")``: what a copy of the project tells hatchling, and its warnings."""
     if not HOOK.is_file():
         pytest.skip("hatch_build.py comes with a clone of the project, not with the package")
+    pytest.importorskip("elftools", reason="the hook needs pyelftools")
     name = "hatchling.builders.hooks.plugin.interface"
     interface = types.ModuleType(name)
     interface.BuildHookInterface = FakeHook

@@ -1,0 +1,71 @@
+"""What `make test` and `make test-all` run, with stand-ins for the tools."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Writes down how it was called; of pytest, each of the two calls ends as it is told to.
+STAND_IN = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$CALLS"
+case "$(basename "$0") $*" in
+    "pytest "*"not heavy") exit "$LIGHT" ;;
+    "pytest "*heavy) exit "$HEAVY" ;;
+esac
+"""
+
+
+@pytest.fixture
+def make(tmp_path):
+    """``make("test", heavy=1)``: make's exit code, and the calls of pytest it made."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    calls = tmp_path / "calls"
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "ruff", "mypy", "pytest"):
+        path = tmp_path / "bin" / name
+        path.write_text(STAND_IN)
+        path.chmod(0o755)
+    for stamp in (".test", ".kernels"):  # all is installed
+        (tmp_path / stamp).touch()
+
+    def run(*targets, light=0, heavy=0):
+        calls.write_text("")
+        told = {"CALLS": str(calls), "LIGHT": str(light), "HEAVY": str(heavy)}
+        done = subprocess.run(
+            ["make", f"VENV={tmp_path}", *targets],
+            cwd=ROOT,
+            env={**os.environ, **told, "MAKEFLAGS": ""},
+            capture_output=True,
+        )
+        called = [line.partition(" -m ")[2] for line in calls.read_text().splitlines()]
+        return done.returncode, [marks for marks in called if marks]
+
+    return run
+
+
+def test_the_heavy_tests_come_after_the_others(make):
+    assert make("test") == (0, ["not heavy"])
+    assert make("test-all") == (0, ["not heavy", "heavy"])
+
+
+def test_both_in_one_call_repeat_nothing(make):
+    assert make("test", "test-all") == (0, ["not heavy", "heavy"])
+
+
+def test_no_heavy_test_is_no_failure(make):
+    assert make("test-all", heavy=5) == (0, ["not heavy", "heavy"])
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4])
+def test_a_failure_is_one(code, make):
+    assert make("test-all", heavy=code) == (2, ["not heavy", "heavy"])
+    assert make("test", "test-all", light=code) == (2, ["not heavy"])
+
+
+def test_no_test_at_all_is_a_failure(make):
+    assert make("test", light=5) == (2, ["not heavy"])
