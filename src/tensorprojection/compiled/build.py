@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("layer.c", "contract.c", "maps.c", "derivative.c", "polar.c", "eigen.c", "digest.c")
-FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=default")
+SOURCES = ("layer.c", "steps.c", "maps.c", "derivative.c", "polar.c", "eigen.c", "digest.c")
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden")
 
 # By what torch calls the processor's capability; "DEFAULT" is what the compiler takes for granted.
 VARIANTS: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
-from ctypes import CDLL, c_char_p, c_double, c_int, c_int64, c_void_p
+from ctypes import CDLL, c_char_p, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from .build import VARIANTS, digest, library_path
+from .header import FUNCTIONS
 
 SWITCH = "TENSORPROJECTION_COMPILED"  # "0" in the environment turns the kernels off
 
@@ -126,14 +127,8 @@ def open_library(path: Path) -> Library:
         raise LibraryError(
             f"compiled from other sources than the C files beside it; to build them anew: {_BUILD}"
         )
-    step: list[Any] = [c_void_p, c_int64, c_void_p]
-    c.tp_forward.argtypes = [*step, c_int, c_void_p, c_void_p, c_int, *[c_void_p] * 4]
-    c.tp_backward.argtypes = [*step, c_void_p, c_void_p, c_int, *[c_void_p] * 7]
-    c.tp_map.argtypes = [*step, c_void_p, c_int, c_void_p, c_void_p]
-    c.tp_pair.argtypes = [*step, *[c_void_p] * 6]
-    sizes: list[Any] = [c_int64, c_int64, c_double, c_int]
-    c.tp_polar.argtypes = [c_void_p, c_int64, c_void_p, *sizes, *[c_void_p] * 4]
-    c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 5, *sizes, c_void_p]
+    for name, arguments in FUNCTIONS.items():
+        getattr(c, name).argtypes = arguments
     return Library(
         c.tp_forward, c.tp_backward, c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, parallel
     )
