@@ -62,11 +62,11 @@ typedef struct {
 } Place;
 
 /* Where a result is to be written: directly to the tensor x, if the lanes lie side by side there,
-   or else to the buffer, to be unpacked from there. */
+   or else to the buffer, to be unpacked from there; also where there is no x to write to. */
 INLINE Place place_of(float *x, Index L, Index P, Index R, Index tile, float *buffer)
 {
     Run run = first_run(tile, L, P, R);
-    return run.length == LANES ? (Place){x + run.at, R} : (Place){buffer, LANES};
+    return x && run.length == LANES ? (Place){x + run.at, R} : (Place){buffer, LANES};
 }
 
 static void prefetch_later(Prefetch *prefetch, const float *first, Index stride, Index lines)
