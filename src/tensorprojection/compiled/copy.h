@@ -68,7 +68,8 @@ INLINE void copy_runs(
 }
 
 /* `times` runs of LANES numbers. */
-INLINE void copy_lanes(float *to, Index to_stride, const float *from, Index from_stride, Index times)
+INLINE void copy_lanes(
+    float *to, Index to_stride, const float *from, Index from_stride, Index times)
 {
     for (Index i = 0; i < times; i++)
         memcpy(to + i * to_stride, from + i * from_stride, LANES * sizeof(float));

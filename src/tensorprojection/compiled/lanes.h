@@ -3,9 +3,9 @@
    Note [Lanes]
        A tile holds LANES independent copies of the feature tensor side by side: element i of copy
        b is at buffer[i * LANES + b]. A product over any mode is then made of multiplications of
-       whole vectors with single numbers, whatever the sizes of the modes, and nothing is ever
-       shuffled. The copies are neighbouring channels where the channels lie innermost in memory, and
-       neighbouring images or channels, transposed on their way in and out, where they do not.
+       whole vectors by single numbers, whatever the sizes of the modes, and nothing is ever
+       shuffled. The copies are neighbouring channels where the channels lie innermost in memory;
+       where they do not, neighbouring images or channels, transposed on their way in and out.
 */
 #ifndef LANES_H
 #define LANES_H

@@ -3,7 +3,7 @@
 Note [No second pool of threads]
     The kernels run on the threads of the OpenMP that torch itself has loaded, by way of its entry
     point. A library linked against an OpenMP of its own would start a second set of threads, and
-    the two would fight for the cores.
+    the two would compete for the cores.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Library(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernels:
-    """Whether the compiled kernels are in use: its truth value; printed, one line with the why."""
+    """Whether the compiled kernels are in use: its truth value. Printed, it says why not."""
 
-    variant: str  # the kind of processor they are, or would be, compiled for: a key of VARIANTS
+    variant: str  # the kind of processor they are (or would be) compiled for: a key of VARIANTS
     why_not: str = ""  # empty where they are in use
 
     def __bool__(self) -> bool:
@@ -78,7 +78,7 @@ def load() -> Library | None:
 
 @cache
 def search() -> tuple[Library | None, Kernels]:
-    """The library for this processor, if it can be used, and what there is to say about it."""
+    """The library for this processor, if it can be used, and whether and why not."""
     capability = torch.backends.cpu.get_cpu_capability()
     variant = capability if capability in VARIANTS else "DEFAULT"
     if os.environ.get(SWITCH, "1") == "0":
@@ -103,7 +103,7 @@ class LibraryError(Exception):
 
 
 class NoThreadsError(LibraryError):
-    """Nothing that building anew would mend."""
+    """Building the library again would not help."""
 
 
 def open_library(path: Path) -> Library:

@@ -20,7 +20,7 @@ typedef struct {
     int add;
 } Tensors;
 
-/* The matrices are arranged (product.h): A, p × q, to shrink by, and A_t, q × p, to grow by.
+/* The matrices are arranged (arrange.h): A, p × q, to shrink by, and A_t, q × p, to grow by.
    Returns 0, or 1 where there is no memory. */
 int maps(
     const Threads *threads, const Shape *shape, float *const *A, float *const *A_t,

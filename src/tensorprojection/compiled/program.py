@@ -10,7 +10,7 @@ import torch
 from ..plan import Group, Plan, Steps, tile_order
 from . import header
 
-_CHUNK = 2**21  # numbers of the larger tensor: what is between two steps should stay in the cache
+_CHUNK = 2**21  # numbers of the larger tensor, so that what is between two steps stays in the cache
 
 
 class Program(NamedTuple):
@@ -19,8 +19,8 @@ class Program(NamedTuple):
     shrink: header.Struct
     grow: header.Struct
     pair: header.Struct
-    few: bool
-    entries: int  # of all matrices
+    few: bool  # numbers, so that one thread is enough
+    entries: int  # of all matrices together
     spectra: int  # numbers in G, V and s of all matrices (layer.c)
 
     def threads(self) -> int:
@@ -28,7 +28,7 @@ class Program(NamedTuple):
 
 
 def make_program(plan: Plan, L: int) -> Program:
-    """For L rows."""
+    """The program for a tensor of L rows."""
     shrink, grow, pair = (_encode(plan, steps, L) for steps in (plan.shrink, plan.grow, plan.pair))
     sides = [(plan.large[k - 1], plan.small[k - 1]) for k in plan.touched]
     entries, spectra = sum(p * q for p, q in sides), sum((2 * q + 1) * q for _, q in sides)
