@@ -16,15 +16,9 @@ import torch
 from torch import Tensor
 
 from ..errors import DivergedError
+from .kernels.header import FLOAT_LIMIT, FLOAT_SCALE, GRAM_LIMIT
 
-# Beyond this ratio of M's eigenvalues the Gram matrix in float64 no longer gives V and s to
-# float32's precision: its error in the smallest direction is about 2e-16 times the ratio.
-GRAM_LIMIT = 5e7
-
-# Up to this ratio products with G keep float32's precision when done in float32: their error is
-# about 6e-8 times the ratio of the singular values, the root of this.
-_FLOAT32_LIMIT = 64.0
-_FLOAT32_SCALE = 1e6  # and only for s of about this size: the derivative has 1 / s² in it
+# GRAM_LIMIT, FLOAT_LIMIT and FLOAT_SCALE are explained in kernels.h: polar.c chooses by the same.
 
 # From this q on: see `_refined`. Its residual may be this large for its square to be negligible.
 _WIDE = 256
@@ -97,7 +91,7 @@ def _refined(M: Tensor) -> Spectrum | None:
     With the residual R = I - G M G, the step G + G R / 2 leaves an error of the order R².
     """
     squares, V = torch.linalg.eigh(M.float())
-    if _spread(squares) > _FLOAT32_LIMIT:
+    if _spread(squares) > FLOAT_LIMIT:
         return None
     V, s = V.contiguous(), squares.sqrt_()
     G = ((V / s[..., None, :]) @ V.mT).double()
@@ -118,9 +112,9 @@ def _by_singular_values(A: Tensor, shift: Tensor | float) -> Spectrum:
 
 def float32_suffices(s: Tensor) -> bool:
     """Whether products with G = V diag(1/s) Vᵀ are exact enough in float32."""
-    if s.device.type != "cpu" or _spread(s) ** 2 > _FLOAT32_LIMIT:
+    if s.device.type != "cpu" or _spread(s) ** 2 > FLOAT_LIMIT:
         return False
-    in_range = (s >= 1 / _FLOAT32_SCALE) & (s <= _FLOAT32_SCALE)
+    in_range = (s >= 1 / FLOAT_SCALE) & (s <= FLOAT_SCALE)
     return bool(in_range.all())
 
 

@@ -9,7 +9,8 @@ from math import prod
 
 from torch import Tensor
 
-from .kernels.program import MOST_AXES, Program, make_program
+from .kernels.header import MOST_AXES
+from .kernels.program import Program, make_program
 from .plan import Plan, make_plan
 
 Matrices = Sequence[Tensor | None]

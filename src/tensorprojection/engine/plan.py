@@ -31,6 +31,8 @@ from functools import lru_cache
 from itertools import permutations, product
 from math import prod
 
+from .kernels.header import TILE_ENTRIES, TILE_MODES, TILE_NUMBERS
+
 # A group is a run of neighbouring axes that go together; axis 0 is L.
 Group = tuple[int, ...]
 Steps = tuple[Group, ...]
@@ -42,9 +44,6 @@ PASS_BYTES = 512.0  # what one more pass costs a row, in bytes that could be mov
 SEARCH_LIMIT = 5  # modes up to which all orders of all groupings are compared
 KRONECKER_LIMIT = 2**18  # entries of a Kronecker product, at most
 TILE_RATE = 0.85  # of the full rate
-TILE_MODES = 4  # at most, as in maps.c
-# What a tile has to hold: numbers of a copy's large side, and entries of all matrices together.
-TILE_NUMBERS, TILE_ENTRIES = 3500, 4096
 CHUNK_BYTES = 2**23  # of the larger tensor, so that intermediate results stay in the cache
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorprojection import functional
+from tensorprojection.engine.kernels.header import MOST_AXES
 from tensorprojection.engine.kernels.kernel_engine import KernelEngine
-from tensorprojection.engine.kernels.program import MOST_AXES
 
 from .by_kernels import run_gradients, run_map, tiled
 from .multilinear import (
@@ -29,18 +29,18 @@ both_ways = pytest.mark.parametrize("transposed", [False, True], ids=["project",
 @st.composite
 def modes_and_batch(draw):
     """Up to five modes, at least one of them with a matrix, and up to 2^14 numbers."""
-    room = 2**14
+    left = 2**14
     sizes = []
     for _ in range(draw(st.integers(1, 5))):
-        sizes.append(draw(st.integers(1, min(20, room))))
-        room //= sizes[-1]
+        sizes.append(draw(st.integers(1, min(20, left))))
+        left //= sizes[-1]
     modes = [(p, draw(st.integers(1, p))) if draw(st.booleans()) else p for p in sizes]
     if all(isinstance(mode, int) for mode in modes):
         modes[-1] = (sizes[-1], draw(st.integers(1, sizes[-1])))
     batch = []
     for _ in range(draw(st.integers(0, 2))):
-        batch.append(draw(st.integers(1, min(70, room))))
-        room //= batch[-1]
+        batch.append(draw(st.integers(1, min(70, left))))
+        left //= batch[-1]
     return draw(st.permutations(modes)), batch
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from tensorprojection.engine.kernels.kernel_engine import MOST_COLUMNS, _is_small
+from tensorprojection.engine.kernels.header import MOST_COLUMNS
+from tensorprojection.engine.kernels.kernel_engine import _is_small
 from tensorprojection.functional import polar
 
 from .by_kernels import small_polar, small_polar_grad

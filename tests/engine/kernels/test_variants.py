@@ -1,4 +1,7 @@
-"""Whatever processor and width of vectors the kernels are compiled for, the results are right."""
+"""Whatever processor and width of vectors the kernels are compiled for, the results are right.
+
+And the compiler has nothing to warn of.
+"""
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from tensorprojection.engine.kernels.library import open_library
 from tensorprojection.functional import polar
 
 from .by_kernels import small_polar, small_polar_grad
-from .libraries import WAYS, runs_here
+from .libraries import WARNINGS, WAYS, runs_here
 from .multilinear import TOLERANCE, assert_right, problem
 
 
@@ -18,7 +21,7 @@ def library(request, compiler, tmp_path_factory):
     variant, extra = WAYS[request.param]
     if not runs_here(variant):
         pytest.skip(f"not for this processor: {variant}")
-    return open_library(build(variant, tmp_path_factory.mktemp("kernels"), extra))
+    return open_library(build(variant, tmp_path_factory.mktemp("kernels"), (*extra, *WARNINGS)))
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
-"""Compiles the C files in csrc/, for each kind of processor that they can make use of.
+"""Compiles the C files in csrc/, once per kind of processor.
 
-Run at installation (hatch_build.py), and by hand, as
+Run at installation (hatch_build.py), or by hand:
 ``python -m tensorprojection.engine.kernels.build``.
-Needs a C compiler, ``$CC`` or ``cc``, and nothing else; without one the package works as well, by
+It needs a C compiler, ``$CC`` or ``cc``, and nothing else. Without one the package works too, with
 torch's own operations.
 """
 
@@ -19,10 +19,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CSRC = HERE / "csrc"
-SOURCES = ("layer.c", "contract.c", "maps.c", "derivative.c", "polar.c", "eigen.c", "digest.c")
-FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=default")
+SOURCES = ("layer.c", "steps.c", "maps.c", "derivative.c", "polar.c", "eigen.c", "digest.c")
+# Only what kernels.h exports is visible from outside. No -Werror: a warning of a compiler that is
+# newer than this code should not make an installation fail; the tests compile with it.
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden")
 
-# By what torch calls the processor's capability; "DEFAULT" is what the compiler takes for granted.
+# Named as torch names the processor's capability; "DEFAULT" is what the compiler assumes by itself.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "AVX512": ("-march=x86-64-v4",),
     "AVX2": ("-march=x86-64-v3",),
@@ -31,7 +33,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 class BuildError(RuntimeError):
-    """No compiler, or one that fails."""
+    """There is no compiler, or it fails."""
 
 
 def library_path(variant: str, folder: Path = HERE) -> Path:
@@ -40,13 +42,13 @@ def library_path(variant: str, folder: Path = HERE) -> Path:
 
 
 def digest() -> str:
-    """Of all C files: a library says from which it was compiled."""
+    """A digest of all C files; a library carries that of the files it was compiled from."""
     files = sorted([*CSRC.glob("*.c"), *CSRC.glob("*.h")])
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def variants() -> list[str]:
-    """What can be built for this machine's family of processors."""
+    """The kinds of processor that can be built for on this machine."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     return list(VARIANTS) if x86 else ["DEFAULT"]
 
@@ -69,7 +71,7 @@ def build(variant: str, folder: Path = HERE, extra: tuple[str, ...] = ()) -> Pat
 
 
 def build_all() -> list[Path]:
-    """All variants that the compiler knows; BuildError where it knows none."""
+    """Compiles all variants that the compiler knows; BuildError if it knows none."""
     paths, errors = [], []
     for variant in variants():
         try:

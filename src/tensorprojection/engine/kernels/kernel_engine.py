@@ -12,9 +12,8 @@ from ..layout import Layout, Matrices, layout_of
 from ..torch_engine import TORCH, TorchEngine
 from ..tracing import is_plain
 from . import calls
+from .header import MOST_COLUMNS
 from .library import Library
-
-MOST_COLUMNS = 64  # of a W; beyond, a decomposition of a library is faster
 
 
 class KernelEngine(TorchEngine):
@@ -93,8 +92,8 @@ class KernelEngine(TorchEngine):
             return calls.run_backward(
                 self.library, x, grad, Ws, (Us, spectra), layout, options, wanted
             )
-        apart = calls.unpack(Us, spectra, Ws, layout)
-        return super().backward(x, grad, Ws, SavedForBackward(apart, None), options, wanted)
+        separate = calls.unpack(Us, spectra, Ws, layout)
+        return super().backward(x, grad, Ws, SavedForBackward(separate, None), options, wanted)
 
 
 def _is_float32(x: Tensor) -> bool:

@@ -3,7 +3,7 @@
 Note [No second pool of threads]
     The kernels run on the threads of the OpenMP that torch itself has loaded, by way of its entry
     point. A library linked against an OpenMP of its own would start a second set of threads, and
-    the two would fight for the cores.
+    the two would compete for the cores.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
-from ctypes import CDLL, c_char_p, c_double, c_int, c_int64, c_void_p
+from ctypes import CDLL, c_char_p, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from .build import VARIANTS, digest, library_path
+from .header import FUNCTIONS
 
 SWITCH = "TENSORPROJECTION_COMPILED"  # "0" in the environment turns the kernels off
 
@@ -39,9 +40,9 @@ class Library(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernels:
-    """Whether the compiled kernels are in use: its truth value; printed, one line with the why."""
+    """Whether the compiled kernels are in use: its truth value. Printed, it says why not."""
 
-    variant: str  # the kind of processor they are, or would be, compiled for: a key of VARIANTS
+    variant: str  # the kind of processor they are (or would be) compiled for: a key of VARIANTS
     why_not: str = ""  # empty where they are in use
 
     def __bool__(self) -> bool:
@@ -77,7 +78,7 @@ def load() -> Library | None:
 
 @cache
 def search() -> tuple[Library | None, Kernels]:
-    """The library for this processor, if it can be used, and what there is to say about it."""
+    """The library for this processor, if it can be used, and whether and why not."""
     capability = torch.backends.cpu.get_cpu_capability()
     variant = capability if capability in VARIANTS else "DEFAULT"
     if os.environ.get(SWITCH, "1") == "0":
@@ -102,7 +103,7 @@ class LibraryError(Exception):
 
 
 class NoThreadsError(LibraryError):
-    """Nothing that building anew would mend."""
+    """Building the library again would not help."""
 
 
 def open_library(path: Path) -> Library:
@@ -126,14 +127,8 @@ def open_library(path: Path) -> Library:
         raise LibraryError(
             f"compiled from other sources than the C files beside it; to build them anew: {_BUILD}"
         )
-    step: list[Any] = [c_void_p, c_int64, c_void_p]
-    c.tp_forward.argtypes = [*step, c_int, c_void_p, c_void_p, c_int, *[c_void_p] * 4]
-    c.tp_backward.argtypes = [*step, c_void_p, c_void_p, c_int, *[c_void_p] * 7]
-    c.tp_map.argtypes = [*step, c_void_p, c_int, c_void_p, c_void_p]
-    c.tp_pair.argtypes = [*step, *[c_void_p] * 6]
-    sizes: list[Any] = [c_int64, c_int64, c_double, c_int]
-    c.tp_polar.argtypes = [c_void_p, c_int64, c_void_p, *sizes, *[c_void_p] * 4]
-    c.tp_polar_grad.argtypes = [c_void_p, c_int64, *[c_void_p] * 5, *sizes, c_void_p]
+    for name, arguments in FUNCTIONS.items():
+        getattr(c, name).argtypes = arguments
     return Library(
         c.tp_forward, c.tp_backward, c.tp_map, c.tp_pair, c.tp_polar, c.tp_polar_grad, parallel
     )

@@ -1,28 +1,26 @@
-"""A plan as the numbers that contract.c reads."""
+"""A plan as the struct that steps.c reads."""
 
 from __future__ import annotations
 
-from ctypes import Array, c_int64
 from math import prod
 from typing import NamedTuple
 
 import torch
 
-from ..plan import Plan, Steps, tile_order
+from ..plan import Group, Plan, Steps, tile_order
+from . import header
 
-MOST_AXES = 12  # as in contract.c
-_CHUNK = 2**21  # numbers of the larger tensor: what is between two steps should stay in the cache
-_FEW = 2**14  # numbers for which waking another thread does not pay
+_CHUNK = 2**21  # numbers of the larger tensor, so that what is between two steps stays in the cache
 
 
 class Program(NamedTuple):
     """The three maps of a plan, for a tensor of a certain size."""
 
-    shrink: Array[c_int64]
-    grow: Array[c_int64]
-    pair: Array[c_int64]
-    few: bool
-    entries: int  # of all matrices
+    shrink: header.Struct
+    grow: header.Struct
+    pair: header.Struct
+    few: bool  # numbers, so that one thread is enough
+    entries: int  # of all matrices together
     spectra: int  # numbers in G, V and s of all matrices (layer.c)
 
     def threads(self) -> int:
@@ -30,17 +28,25 @@ class Program(NamedTuple):
 
 
 def make_program(plan: Plan, L: int) -> Program:
-    """For L rows."""
+    """The program for a tensor of L rows."""
     shrink, grow, pair = (_encode(plan, steps, L) for steps in (plan.shrink, plan.grow, plan.pair))
     sides = [(plan.large[k - 1], plan.small[k - 1]) for k in plan.touched]
     entries, spectra = sum(p * q for p, q in sides), sum((2 * q + 1) * q for _, q in sides)
-    return Program(shrink, grow, pair, L * prod(plan.large) <= _FEW, entries, spectra)
+    return Program(shrink, grow, pair, L * prod(plan.large) <= header.ONE_THREAD, entries, spectra)
 
 
-def _encode(plan: Plan, steps: Steps, L: int) -> Array[c_int64]:
-    rows = max(_CHUNK // prod(plan.large), 1) if len(steps) > 1 else L
-    numbers = [len(plan.large), L, rows, *plan.large, *plan.small, len(steps)]
-    for group in steps:
-        p, q = (tuple(side[k - 1] for k in group) for side in (plan.large, plan.small))
-        numbers += [group[0] - 1, len(group), *tile_order(p, q)]
-    return (c_int64 * len(numbers))(*numbers)
+def _encode(plan: Plan, steps: Steps, L: int) -> header.Struct:
+    return header.Plan(
+        axes=len(plan.large),
+        L=L,
+        chunk=max(_CHUNK // prod(plan.large), 1) if len(steps) > 1 else L,
+        large=plan.large,
+        small=plan.small,
+        steps=len(steps),
+        step=tuple(_step(plan, group) for group in steps),
+    )
+
+
+def _step(plan: Plan, group: Group) -> header.Struct:
+    p, q = (tuple(side[k - 1] for k in group) for side in (plan.large, plan.small))
+    return header.Step(first=group[0] - 1, modes=len(group), order=tile_order(p, q))

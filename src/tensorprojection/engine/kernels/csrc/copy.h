@@ -1,4 +1,4 @@
-/* Copies of small pieces of memory, again and again, and transposes. */
+/* Many copies of small pieces of memory, and transposes. */
 #ifndef COPY_H
 #define COPY_H
 
@@ -51,13 +51,13 @@ INLINE void transpose(
         for (Index j = 0; j < columns; j++) to[j * to_row + i] = from[i * from_row + j];
 }
 
-/* n numbers, at most LANES, `times` over: as two pieces of one constant size that may overlap. */
+/* `times` runs of n numbers, n <= LANES; each as two copies of a constant size that may overlap. */
 INLINE void copy_runs(
-    float *to, Index to_step, const float *from, Index from_step, Index times, Index n)
+    float *to, Index to_stride, const float *from, Index from_stride, Index times, Index n)
 {
 #define CASE(SIZE) \
     if (n >= SIZE) { \
-        for (Index i = 0; i < times; i++, to += to_step, from += from_step) { \
+        for (Index i = 0; i < times; i++, to += to_stride, from += from_stride) { \
             memcpy(to, from, SIZE * sizeof(float)); \
             memcpy(to + n - SIZE, from + n - SIZE, SIZE * sizeof(float)); \
         } \
@@ -67,11 +67,12 @@ INLINE void copy_runs(
 #undef CASE
 }
 
-/* LANES numbers, `times` over. */
-INLINE void copy_lanes(float *to, Index to_step, const float *from, Index from_step, Index times)
+/* `times` runs of LANES numbers. */
+INLINE void copy_lanes(
+    float *to, Index to_stride, const float *from, Index from_stride, Index times)
 {
     for (Index i = 0; i < times; i++)
-        memcpy(to + i * to_step, from + i * from_step, LANES * sizeof(float));
+        memcpy(to + i * to_stride, from + i * from_stride, LANES * sizeof(float));
 }
 
 #endif

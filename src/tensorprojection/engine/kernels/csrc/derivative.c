@@ -1,32 +1,31 @@
 /* The derivative by the matrix of one mode: D = sum over l and r of X[l, :, r] Z[l, :, r]ᵀ.
 
-   It is the product of Z and X over their places (l, r), whose number is large, with X's channels
-   as the lanes. The places are cut into segments, the channels into bands; a piece is one band of
-   one segment.
+   It is the product of Z and X over the places (l, r), of which there are many, with the channels
+   of X as the lanes. The places are cut into segments and the channels into bands; a piece of work
+   is one band of one segment.
 */
 #include <stdlib.h>
 
 #include "maps.h"
-#include "pack.h"
 #include "product.h"
 
-#define BAND 256 /* channels, a multiple of LANES */
-#define ENOUGH 16 /* pieces */
+#define BAND 256  /* channels; a multiple of LANES */
+#define ENOUGH 16 /* pieces of work */
 
 typedef struct {
     const float *X, *Z;
-    float *sums; /* P × Q of every segment */
+    float *sums; /* P × Q for each segment */
     Index L, P, Q, R;
     Index bands, segments, next;
     int failed;
 } Job;
 
-/* Places from `first` on lie in memory in runs, of one l each. */
+/* The places from `first` on lie in memory in runs, each within one l. */
 #define FOR_RUNS(job, first, depth, k, l, r, run) \
     for (Index k = 0, l = (first) / (job)->R, r = (first) % (job)->R, run; \
          run = at_most((job)->R - r, (depth) - k), k < (depth); k += run, l++, r = 0)
 
-/* Z's places, `depth` from `first` on, arranged for `product`. */
+/* `depth` places of Z, from `first` on, arranged for `product`. */
 static void arrange_places(const Job *job, Index first, Index depth, float *z)
 {
     Index Q = job->Q, R = job->R;
@@ -38,7 +37,7 @@ static void arrange_places(const Job *job, Index first, Index depth, float *z)
                 arrange_block(job->Z + l * Q * R + r, 1, R, z, run, Q, k, depth, block);
 }
 
-/* The same places of X, LANES channels from `channel` on: x[place][lane]. */
+/* The same places of X, as x[place][lane], for LANES channels from `channel` on. */
 static void pack_places(const Job *job, Index first, Index depth, Index channel, float *x)
 {
     Index P = job->P, R = job->R, channels = at_most(P - channel, LANES);
@@ -62,15 +61,15 @@ static void work_on(const Job *job, float *memory, Index piece)
     Index start = start_of(segment, blocks, job->segments);
     for (Index block = start; block < last; block++) {
         Index first = block * DEPTH, depth = at_most(places - first, DEPTH);
-        Ahead ahead = {.streams = 0};
+        Prefetch nothing = {.streams = 0};
         arrange_places(job, first, depth, z);
         for (Index c = from; c < end; c += LANES) {
             pack_places(job, first, depth, c, x);
-            product(z, x, sums + (c - from) * Q, LANES, 1, depth, Q, 1, block > start, &ahead);
+            product(z, x, sums + (c - from) * Q, LANES, 1, depth, Q, 1, block > start, &nothing);
         }
     }
     float *D = job->sums + segment * P * Q;
-    for (Index c = from; c < end; c++) /* sums are Q × LANES for every LANES channels */
+    for (Index c = from; c < end; c++) /* for each LANES channels, sums are Q × LANES */
         for (Index k = 0; k < Q; k++)
             D[c * Q + k] = sums[((c - from) / LANES * Q + k) * LANES + (c - from) % LANES];
 }

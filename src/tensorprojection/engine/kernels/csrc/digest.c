@@ -1,2 +1,3 @@
-/* Which sources this library was compiled from; see build.py. */
+#include "kernels.h"
+
 const char *tp_digest(void) { return DIGEST; }

@@ -1,7 +1,7 @@
 /* Reflections make M tridiagonal, T = Qᵀ M Q; implicit QL steps then make T diagonal.
 
-   Everything that takes time goes along rows: for some sixty rows that is twice as fast as a
-   LAPACK, whose calls and whose blocks are made for larger ones.
+   Everything that takes time goes along rows. For about sixty rows this is twice as fast as LAPACK,
+   whose calls and blocks are made for larger matrices.
 */
 #include "eigen.h"
 
@@ -9,9 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-#define STEPS 60 /* for one eigenvalue */
+#define STEPS 60 /* per eigenvalue, at most */
 
-/* The reflection I - beta v vᵀ that takes v, given, to a multiple of its first axis. */
+/* beta of the reflection I - beta v vᵀ that takes the given vector to a multiple of the first axis;
+   v takes its place. */
 static double reflection(double *v, Index n, double *multiple)
 {
     double tail = dot(v + 1, v + 1, n - 1);
@@ -23,7 +24,7 @@ static double reflection(double *v, Index n, double *multiple)
     return 2 / (v[0] * v[0] + tail);
 }
 
-/* T's diagonal and the one beside it; rows k of `vectors` and betas[k]: the reflections. */
+/* T as its diagonal and the one beside it; row k of `vectors` and betas[k] are reflection k. */
 static void tridiagonal(
     double *M, Index n, double *diagonal, double *beside, double *vectors, double *betas, double *w)
 {
@@ -66,7 +67,7 @@ static void product_of_reflections(
     }
 }
 
-/* The first m >= l at which T falls apart: what is beside its diagonal there is negligible. */
+/* The first m >= l at which T splits into two blocks: T[m][m + 1] is negligible. */
 static Index end_of_block(const double *d, const double *e, Index l, Index n)
 {
     Index m = l;
@@ -74,7 +75,7 @@ static Index end_of_block(const double *d, const double *e, Index l, Index n)
     return m;
 }
 
-/* One QL step on T's rows l to m, with an implicit shift; the rows of V_t turn along. */
+/* One QL step on T's rows l to m, with an implicit shift; the rows of V_t are rotated along. */
 static void ql_step(double *d, double *e, double *V_t, Index l, Index m, Index n)
 {
     double g = (d[l + 1] - d[l]) / (2 * e[l]), r = sqrt(g * g + 1);
@@ -83,7 +84,7 @@ static void ql_step(double *d, double *e, double *V_t, Index l, Index m, Index n
     for (Index i = m; i-- > l;) {
         double f = s * e[i], b = c * e[i];
         e[i + 1] = r = sqrt(f * f + g * g);
-        if (r == 0) { /* it fell apart on the way */
+        if (r == 0) { /* T has split on the way */
             d[i + 1] -= p;
             e[m] = 0;
             return;
@@ -106,9 +107,9 @@ static void ql_step(double *d, double *e, double *V_t, Index l, Index m, Index n
     e[m] = 0;
 }
 
-int eigen(double *M, Index n, double *values, double *V_t, double *room)
+int eigen(double *M, Index n, double *values, double *V_t, double *workspace)
 {
-    double *e = room, *betas = e + n, *w = betas + n, *vectors = w + n;
+    double *e = workspace, *betas = e + n, *w = betas + n, *vectors = w + n;
     tridiagonal(M, n, values, e, vectors, betas, w);
     product_of_reflections(M, n, vectors, betas, w);
     for (Index i = 0; i < n; i++)

@@ -4,7 +4,7 @@
 
 #include "lanes.h"
 
-/* With enough sums side by side for the compiler to make vectors of them. */
+/* In eight sums side by side, of which the compiler can make vectors. */
 INLINE double dot(const double *a, const double *b, Index n)
 {
     double sum[8] = {0};
@@ -16,7 +16,7 @@ INLINE double dot(const double *a, const double *b, Index n)
 }
 
 /* M (n × n, overwritten) = V diag(values) Vᵀ, with V's columns, the eigenvectors, as the rows of
-   V_t. `room` holds n * (n + 3) numbers. Returns 0, or 1 where it does not converge. */
-int eigen(double *M, Index n, double *values, double *V_t, double *room);
+   V_t. `workspace` holds n * (n + 3) numbers. Returns 0, or 1 where it does not converge. */
+int eigen(double *M, Index n, double *values, double *V_t, double *workspace);
 
 #endif

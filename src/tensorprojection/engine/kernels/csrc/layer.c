@@ -1,11 +1,7 @@
-/* A layer's forward and backward pass in one call each: the U's and the map together.
-
-   What is kept between the two: the U's one after the other, and for each G, V and s.
-*/
+/* The forward and the backward pass of a layer in one call each: the U's and the map together. */
 #include <stdlib.h>
 
-#include "contract.h"
-#include "polar.h"
+#include "kernels.h"
 
 typedef struct {
     Index p, q;
@@ -13,14 +9,15 @@ typedef struct {
     double *G, *V, *s;
 } Mode;
 
-/* The modes by axis, with their places in what is kept. Returns the entries of all U's. */
-static Index read_modes(
-    const Index *plan, const float *const *W, float *U, double *spectra, Mode *modes)
+/* One mode per axis that has a W; U and `spectra` are where those of all modes begin. Returns the
+   number of entries of all U's. */
+static Index find_modes(
+    const Plan *plan, const float *const *W, float *U, double *spectra, Mode *modes)
 {
-    Index n = plan[0], entries = 0;
-    for (Index k = 0; k < n; k++) {
+    Index entries = 0;
+    for (Index k = 0; k < plan->axes; k++) {
         if (!W[k]) continue;
-        Index p = plan[3 + k], q = plan[3 + n + k];
+        Index p = plan->large[k], q = plan->small[k];
         modes[k] = (Mode){p, q, U + entries, spectra, spectra + q * q, spectra + 2 * q * q};
         entries += p * q;
         spectra += (2 * q + 1) * q;
@@ -28,15 +25,14 @@ static Index read_modes(
     return entries;
 }
 
-/* z from x. Returns 0, or 1 where a W asks for another way, or there is no memory. */
 int tp_forward(
-    Parallel parallel, Index threads, const Index *plan, int transposed, const float *const *W,
+    Parallel parallel, Index threads, const Plan *plan, int transposed, const float *const *W,
     const double *eps, int relative, float *U, double *spectra, const float *x, float *z)
 {
-    Mode modes[AXES];
-    const float *Us[AXES] = {0};
-    read_modes(plan, W, U, spectra, modes);
-    for (Index k = 0; k < plan[0]; k++) {
+    Mode modes[MOST_AXES];
+    const float *Us[MOST_AXES] = {0};
+    find_modes(plan, W, U, spectra, modes);
+    for (Index k = 0; k < plan->axes; k++) {
         if (!W[k]) continue;
         Mode *m = &modes[k];
         Us[k] = m->U;
@@ -46,28 +42,26 @@ int tp_forward(
     return tp_map(parallel, threads, plan, Us, transposed, x, z);
 }
 
-/* dL/dW by axis, where there is room for it, and dL/dx: grown, or shrunk. Returns 0, or 1 where
-   there is no memory. */
 int tp_backward(
-    Parallel parallel, Index threads, const Index *plan, const float *const *W, const double *eps,
+    Parallel parallel, Index threads, const Plan *plan, const float *const *W, const double *eps,
     int relative, float *U, double *spectra, const float *X, const float *Z, float *grown,
     float *shrunk, float *const *dW)
 {
-    Mode modes[AXES];
-    const float *Us[AXES] = {0};
-    float *dU[AXES] = {0};
-    Index entries = read_modes(plan, W, U, spectra, modes);
-    float *room = malloc(entries * sizeof(float));
-    if (!room) return 1;
-    for (Index k = 0; k < plan[0]; k++)
-        if (W[k]) Us[k] = modes[k].U, dU[k] = room + (modes[k].U - U);
+    Mode modes[MOST_AXES];
+    const float *Us[MOST_AXES] = {0};
+    float *dU[MOST_AXES] = {0};
+    Index entries = find_modes(plan, W, U, spectra, modes);
+    float *workspace = malloc(entries * sizeof(float));
+    if (!workspace) return 1;
+    for (Index k = 0; k < plan->axes; k++)
+        if (W[k]) Us[k] = modes[k].U, dU[k] = workspace + (modes[k].U - U);
     int failed = tp_pair(parallel, threads, plan, Us, X, Z, grown, shrunk, dU);
-    for (Index k = 0; k < plan[0] && !failed; k++) {
+    for (Index k = 0; k < plan->axes && !failed; k++) {
         Mode *m = &modes[k];
         if (W[k] && dW[k])
             failed = tp_polar_grad(parallel, threads, W[k], dU[k], m->G, m->V, m->s, m->p, m->q,
                                    eps[k], relative, dW[k]);
     }
-    free(room);
+    free(workspace);
     return failed;
 }

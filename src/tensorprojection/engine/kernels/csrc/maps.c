@@ -1,11 +1,13 @@
 /* The multilinear map of neighbouring modes, and its derivatives, tile by tile.
 
-   A tile goes through all of its products while it is in the cache; it is read once, and written
-   once. What plan.py calls shrink, grow and pair, there for whole tensors, is here for a tile.
+   A tile goes through all of its products while it is in the cache; it is read once and written
+   once. The maps that plan.py describes for whole tensors (shrink, grow, pair) are done tile by
+   tile here.
 */
 #include <stdlib.h>
 
 #include "maps.h"
+#include "outer.h"
 #include "pack.h"
 #include "product.h"
 
@@ -15,7 +17,7 @@ typedef struct {
     Shape shape;
     Tensors tensors;
     float *const *A, *const *A_t;
-    float *derivatives; /* of every piece, or null */
+    float *derivatives; /* those of every piece, or null */
     Index tiles, pieces, next;
     int failed;
 } Job;
@@ -34,26 +36,26 @@ static Index entries(const Shape *s)
     return n;
 }
 
-/* sizes[k] becomes `target`, by A of sizes[k] × target. */
+/* The product with A, sizes[k] × target, after which sizes[k] is `target`. */
 static void step(
     const Shape *s, const float *A, const float *from, Place to, Index *sizes, Index k,
-    Index target, Ahead *ahead)
+    Index target, Prefetch *prefetch)
 {
     Index outer = size_of(sizes, 0, k), n = size_of(sizes, k + 1, s->m), K = sizes[k];
-    product(A, from, to.at, to.apart, outer, K, target, n, 0, ahead);
+    product(A, from, to.at, to.stride, outer, K, target, n, 0, prefetch);
     sizes[k] = target;
 }
 
 typedef struct {
     float *memory;
-    float *x[MODES + 1]; /* X after 0, 1, …, m steps */
-    float *z[MODES + 1]; /* Z brought to the sizes of x[i] */
-    Vector *D[MODES];
+    float *x[TILE_MODES + 1]; /* X after 0, 1, …, m steps */
+    float *z[TILE_MODES + 1]; /* Z brought to the sizes of x[i] */
+    Vector *D[TILE_MODES];
 } Tile;
 
 static int allocate(Tile *t, const Shape *s, int derivatives)
 {
-    Index sizes[MODES], floats = 0, of[MODES + 1];
+    Index sizes[TILE_MODES], floats = 0, of[TILE_MODES + 1];
     for (Index k = 0; k < s->m; k++) sizes[k] = s->p[k];
     for (Index i = 0; i <= s->m; i++) {
         of[i] = size_of(sizes, 0, s->m) * LANES;
@@ -78,32 +80,32 @@ static int allocate(Tile *t, const Shape *s, int derivatives)
     return 1;
 }
 
-static void shrink_tile(const Job *job, Tile *t, Index steps, Place last, Ahead *ahead)
+static void shrink_tile(const Job *job, Tile *t, Index steps, Place last, Prefetch *prefetch)
 {
     const Shape *s = &job->shape;
-    Index sizes[MODES];
+    Index sizes[TILE_MODES];
     for (Index k = 0; k < s->m; k++) sizes[k] = s->p[k];
     for (Index i = 0; i < steps; i++) {
         Index k = s->order[i];
         Place to = i + 1 == s->m ? last : (Place){t->x[i + 1], LANES};
-        step(s, job->A[k], t->x[i], to, sizes, k, s->q[k], ahead);
+        step(s, job->A[k], t->x[i], to, sizes, k, s->q[k], prefetch);
     }
 }
 
-/* Grows z[m] to z[0] and, if wanted, pairs each stage with X's; z[0] only if that is wanted. */
-static void grow_tile(const Job *job, Tile *t, int pairing, Place last, Ahead *ahead)
+/* Grows z[m] to z[1] and, where that is wanted, to z[0]; if `pairing`, with the derivatives. */
+static void grow_tile(const Job *job, Tile *t, int pairing, Place last, Prefetch *prefetch)
 {
     const Shape *s = &job->shape;
-    Index sizes[MODES];
+    Index sizes[TILE_MODES];
     for (Index k = 0; k < s->m; k++) sizes[k] = s->q[k];
     for (Index i = s->m; i-- > 0;) {
         Index k = s->order[i];
         if (pairing)
-            contract(t->x[i], t->z[i + 1], size_of(sizes, 0, k), s->p[k], s->q[k],
-                     size_of(sizes, k + 1, s->m) * LANES, t->D[k]);
+            accumulate_outer(t->x[i], t->z[i + 1], size_of(sizes, 0, k), s->p[k], s->q[k],
+                             size_of(sizes, k + 1, s->m) * LANES, t->D[k]);
         Place to = i == 0 ? last : (Place){t->z[i], LANES};
         if (i > 0 || job->tensors.grown)
-            step(s, job->A_t[k], t->z[i + 1], to, sizes, k, s->p[k], ahead);
+            step(s, job->A_t[k], t->z[i + 1], to, sizes, k, s->p[k], prefetch);
     }
 }
 
@@ -116,22 +118,22 @@ static void work_on(const Job *job, Tile *t, Index piece)
     Index end = start_of(piece + 1, job->tiles, job->pieces);
     if (pairing) memset(t->D[0], 0, entries(s) * sizeof(Vector));
     for (Index tile = start_of(piece, job->tiles, job->pieces); tile < end; tile++) {
-        Ahead ahead = {.streams = 0};
+        Prefetch prefetch = {.streams = 0};
         if (tensors.X) pack(tensors.X, L, P, R, tile, t->x[0]);
         if (tensors.Z) pack(tensors.Z, L, Q, R, tile, t->z[s->m]);
-        if (tensors.X && tile + 1 < end) ask_for(&ahead, tensors.X, L, P, R, tile + 1);
-        if (tensors.Z && tile + 1 < end) ask_for(&ahead, tensors.Z, L, Q, R, tile + 1);
-        if (tensors.grown) ask_for(&ahead, tensors.grown, L, P, R, tile);
-        if (tensors.shrunk) ask_for(&ahead, tensors.shrunk, L, Q, R, tile);
+        if (tensors.X && tile + 1 < end) prefetch_tile(&prefetch, tensors.X, L, P, R, tile + 1);
+        if (tensors.Z && tile + 1 < end) prefetch_tile(&prefetch, tensors.Z, L, Q, R, tile + 1);
+        if (tensors.grown) prefetch_tile(&prefetch, tensors.grown, L, P, R, tile);
+        if (tensors.shrunk) prefetch_tile(&prefetch, tensors.shrunk, L, Q, R, tile);
         if (tensors.X) {
             Place last = place_of(tensors.shrunk, L, Q, R, tile, t->x[s->m]);
-            shrink_tile(job, t, tensors.shrunk ? s->m : s->m - 1, last, &ahead);
+            shrink_tile(job, t, tensors.shrunk ? s->m : s->m - 1, last, &prefetch);
             if (tensors.shrunk && last.at == t->x[s->m])
                 unpack(tensors.shrunk, L, Q, R, tile, last.at);
         }
         if (tensors.Z) {
             Place last = place_of(tensors.grown, L, P, R, tile, t->z[0]);
-            grow_tile(job, t, pairing, last, &ahead);
+            grow_tile(job, t, pairing, last, &prefetch);
             if (tensors.grown && last.at == t->z[0]) unpack(tensors.grown, L, P, R, tile, last.at);
         }
     }

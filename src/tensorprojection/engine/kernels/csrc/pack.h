@@ -1,20 +1,20 @@
 /* The way into a tile and out of it; see Note [Lanes] in lanes.h.
 
-   A tensor (L, P, R) has L × R copies of P elements, counted with R inside. Tile t holds copies
-   t LANES and on; a last, partly filled tile is padded with zeros.
+   A tensor (L, P, R) holds L × R copies of P elements; copy number l R + r is the one at (l, :, r).
+   Tile t holds LANES copies, from number t LANES on; if the last tile is not full, zeros fill it.
 */
 #ifndef PACK_H
 #define PACK_H
 
-#include "ahead.h"
 #include "copy.h"
+#include "prefetch.h"
 
-/* The copies of tile t lie in memory in runs side by side; this goes through them. */
+/* The copies of a tile lie in memory in runs, each side by side; this goes through the runs. */
 typedef struct {
     Index filled; /* lanes of the tile */
     Index lane;   /* where the run starts in the tile, */
-    Index at;     /* and in the tensor */
-    Index place;  /* the same within R */
+    Index at;     /* in the tensor, */
+    Index place;  /* and within R */
     Index length;
 } Run;
 
@@ -55,28 +55,35 @@ static void unpack(float *x, Index L, Index P, Index R, Index tile, const float 
             copy_runs(x + run.at, R, buffer + run.lane, LANES, P, run.length);
 }
 
-/* Where the copies of a tile are: an element's LANES numbers at `at`, `apart` from the next. */
+/* Where the copies of a tile are: the LANES numbers of element i start at `at` + i `stride`. */
 typedef struct {
     float *at;
-    Index apart;
+    Index stride;
 } Place;
 
-/* Where a result may be written: at once to its place in the tensor, if its lanes lie side by side
-   there, or to the buffer, to be unpacked. */
+/* Where a result is to be written: directly to the tensor x, if the lanes lie side by side there,
+   or else to the buffer, to be unpacked from there; also where there is no x to write to. */
 INLINE Place place_of(float *x, Index L, Index P, Index R, Index tile, float *buffer)
 {
     Run run = first_run(tile, L, P, R);
-    return run.length == LANES ? (Place){x + run.at, R} : (Place){buffer, LANES};
+    return x && run.length == LANES ? (Place){x + run.at, R} : (Place){buffer, LANES};
 }
 
-/* Asks for the memory of a tile, if there is such a tile. */
-static void ask_for(Ahead *ahead, const float *x, Index L, Index P, Index R, Index tile)
+static void prefetch_later(Prefetch *prefetch, const float *first, Index stride, Index lines)
+{
+    int i = prefetch->streams++;
+    prefetch->next[i] = first, prefetch->stride[i] = stride, prefetch->left[i] = lines;
+}
+
+/* Has the memory of a tile fetched in the course of the next products, if there is such a tile. */
+static void prefetch_tile(Prefetch *prefetch, const float *x, Index L, Index P, Index R, Index tile)
 {
     Run run = first_run(tile, L, P, R);
     if (R == 1 && run.filled > 0)
-        ask(ahead, x + run.at, LINE, block_count(run.filled * P, LINE));
+        prefetch_later(prefetch, x + run.at, LINE, block_count(run.filled * P, LINE));
     else if (run.length == LANES)
-        for (int line = 0; line < LANES; line += LINE) ask(ahead, x + run.at + line, R, P);
+        for (int line = 0; line < LANES; line += LINE)
+            prefetch_later(prefetch, x + run.at + line, R, P);
 }
 
 #endif

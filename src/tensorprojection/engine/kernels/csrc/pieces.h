@@ -1,11 +1,11 @@
-/* Work in pieces that threads take as they come.
+/* Work in pieces, which threads take one after the other.
 
    Note [Pieces, not threads]
        The number of pieces, and with it the order of every sum, depends on the shape alone. So a
        result is the same to the bit for any number of threads and however they are scheduled.
 
-   The threads are those of torch's own OpenMP, whose entry point the caller passes on: a second
-   pool would fight with the first for the cores.
+   The threads are those of torch's own OpenMP, whose entry point the caller passes: a second pool
+   would compete with the first for the cores.
 */
 #ifndef PIECES_H
 #define PIECES_H

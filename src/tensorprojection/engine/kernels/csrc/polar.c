@@ -1,25 +1,24 @@
-/* U = W (WᵀW + ε²I)^(-1/2) and its derivative, in double precision where it counts.
+/* U = W (WᵀW + ε²I)^(-1/2) and its derivative, in double precision where it matters.
 
    The letters are those of polar.py: M = WᵀW + ε²I = V diag(s²) Vᵀ, G = M^(-1/2).
 
    Note [Two ways to V and s]
-       From M by its eigenvectors; that squares W's condition, so it is left where the ratio of M's
-       eigenvalues exceeds `GRAM_LIMIT`. Or from W itself by one-sided Jacobi rotations: pairs of
-       W's columns are turned in their plane until all are orthogonal. Nothing is lost of W's
-       smallest directions then, whatever its condition, and up to a few columns it is also the
-       faster way.
+       From M, by its eigenvectors. M has the square of W's condition number, so this way is given
+       up where the ratio of M's eigenvalues exceeds `GRAM_LIMIT`. Or from W itself, by one-sided
+       Jacobi rotations: pairs of W's columns are rotated in their plane until all are orthogonal.
+       Then nothing is lost of W's smallest directions, however large its condition number, and for
+       a few columns it is also the faster way.
 */
-#include "polar.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "eigen.h"
+#include "kernels.h"
 
-#define SEGMENT 64 /* rows of a tall matrix that are worked on at a time */
+#define SEGMENT 64 /* rows of a tall matrix that are processed at a time */
 
-/* The rows and columns of a small matrix in memory: a multiple of two vectors of any precision. */
+/* The rows and columns of a small matrix in memory: q, rounded up to a multiple of LANES. */
 INLINE Index padded(Index q) { return block_count(q, LANES) * LANES; }
 
 #define REAL float
@@ -33,19 +32,10 @@ INLINE Index padded(Index q) { return block_count(q, LANES) * LANES; }
 #undef REAL
 #undef NAME
 
-#define FEW_COLUMNS 8        /* up to so many by rotations */
-#define ROTATIONS_LIMIT 4096 /* entries of W up to which rotations are an alternative */
-#define ALONE 16384          /* entries of W for which waking another thread does not pay */
+#define FEW_COLUMNS 8 /* up to so many, rotations are the faster way */
 #define SWEEPS 60
-#define ORTHOGONAL 1e-15 /* the cosine of two columns below which they are left alone */
-#define NOTHING 1e-40    /* a column's square by the largest one's, below which it is noise */
-
-/* As in spectrum.py: beyond the first ratio of M's eigenvalues M does not give V and s to float's
-   precision; up to the second, products of tall matrices with G may be in float, if s is of a size
-   whose square, and the inverse of that, float can represent by far. */
-#define GRAM_LIMIT 5e7
-#define FLOAT_LIMIT 64.0
-#define FLOAT_SCALE 1e6
+#define ORTHOGONAL 1e-15 /* the cosine of two columns below which they count as orthogonal */
+#define NOTHING 1e-40    /* the ratio of a column's square to the largest below which it is noise */
 
 static void rotate(double *a, double *b, Index n, double cosine, double sine)
 {
@@ -56,13 +46,13 @@ static void rotate(double *a, double *b, Index n, double cosine, double sine)
     }
 }
 
-/* Turns the rows of A (q × p) until they are orthogonal, and those of V_t (q × q) with them. The
-   squares of the rows' lengths, kept up to date, end up in `squares`. */
+/* Rotates the rows of A (q × p) until they are orthogonal, and those of V_t (q × q) with them.
+   `squares` receives the squares of the rows' lengths. Returns whether it has converged. */
 static int orthogonalise(double *A, double *V_t, double *squares, Index p, Index q)
 {
     double negligible = ORTHOGONAL * ORTHOGONAL * (double)p;
     for (int sweep = 0; sweep < SWEEPS; sweep++) {
-        int turned = 0;
+        int rotated = 0;
         double largest = 0;
         for (Index i = 0; i < q; i++) {
             squares[i] = dot(A + i * p, A + i * p, p);
@@ -73,7 +63,7 @@ static int orthogonalise(double *A, double *V_t, double *squares, Index p, Index
                 if (squares[i] <= NOTHING * largest || squares[j] <= NOTHING * largest) continue;
                 double *a = A + i * p, *b = A + j * p, ab = dot(a, b, p);
                 if (!(ab * ab > negligible * squares[i] * squares[j])) continue;
-                turned = 1;
+                rotated = 1;
                 double zeta = (squares[j] - squares[i]) / (2 * ab);
                 double tangent = copysign(1.0, zeta) / (fabs(zeta) + sqrt(1 + zeta * zeta));
                 double cosine = 1 / sqrt(1 + tangent * tangent), sine = cosine * tangent;
@@ -82,12 +72,12 @@ static int orthogonalise(double *A, double *V_t, double *squares, Index p, Index
                 squares[i] -= tangent * ab;
                 squares[j] += tangent * ab;
             }
-        if (!turned) return 1;
+        if (!rotated) return 1;
     }
     return 0;
 }
 
-/* What every way ends with: V and s, s ascending, from unordered rows and squares. */
+/* The end of both ways: V and s, ascending, from rows of V_t and squares of s in any order. */
 static void sorted(const double *V_t, const double *squares, double *V, double *s, Index q)
 {
     for (Index i = 0; i < q; i++) {
@@ -99,11 +89,11 @@ static void sorted(const double *V_t, const double *squares, double *V, double *
     }
 }
 
-/* G = V diag(1/s) Vᵀ, padded. `room`: 2 n² numbers, n = padded(q). */
-static void inverse_root(const double *V, const double *s, double *G, Index q, double *room)
+/* G = V diag(1/s) Vᵀ, padded. `workspace`: 2 n² numbers, n = padded(q). */
+static void inverse_root(const double *V, const double *s, double *G, Index q, double *workspace)
 {
     Index n = padded(q);
-    double *scaled = room, *V_t = room + n * n;
+    double *scaled = workspace, *V_t = workspace + n * n;
     memset(V_t, 0, n * n * sizeof(double));
     memset(G, 0, n * n * sizeof(double));
     for (Index i = 0; i < q; i++)
@@ -120,15 +110,15 @@ static int float_suffices(const double *s, Index q)
     return in_range && s[q - 1] * s[q - 1] <= FLOAT_LIMIT * s[0] * s[0];
 }
 
-/* By M's eigenvectors. `room`: (3 n + 3) n numbers, n = padded(q), in which G is left, padded.
-   Returns whether that will do. */
+/* By M's eigenvectors. `workspace`: (3 n + 3) n numbers, n = padded(q), in which G is left, padded.
+   Returns whether this way was good enough. */
 static int by_gram(
     const Threads *threads, const float *W, Index p, Index q, double eps, int relative, float *U,
-    double *V, double *s, double *room)
+    double *V, double *s, double *workspace)
 {
     Index n = padded(q);
-    double *M = room, *V_t = M + n * n, *squares = V_t + q * q, *rest = squares + n;
-    if (inner_double(threads, W, W, M, p, q)) return 0;
+    double *M = workspace, *V_t = M + n * n, *squares = V_t + q * q, *rest = squares + n;
+    if (transposed_product_double(threads, W, W, M, p, q)) return 0;
     for (Index i = 0; i < q; i++) memmove(M + i * q, M + i * n, q * sizeof(double));
     for (Index i = 0; i < q; i++)
         for (Index j = 0; j < i; j++) M[i * q + j] = M[j * q + i];
@@ -144,17 +134,17 @@ static int by_gram(
     }
     if (!(low > 0) || !(high <= GRAM_LIMIT * low)) return 0;
     sorted(V_t, squares, V, s, q);
-    inverse_root(V, s, room, q, room + n * n);
-    return !(float_suffices(s, q) ? outer_float : outer_double)(
-        threads, W, room, NULL, NULL, U, p, q);
+    inverse_root(V, s, workspace, q, workspace + n * n);
+    return !(float_suffices(s, q) ? sum_of_products_float : sum_of_products_double)(
+        threads, W, workspace, NULL, NULL, U, p, q);
 }
 
-/* By rotations. `room`: 2 p q + 2 q² + q numbers. */
+/* By rotations. `workspace`: 2 p q + 2 q² + q numbers. */
 static int by_rotations(
     const float *W, Index p, Index q, double eps, int relative, float *U, double *V, double *s,
-    double *room)
+    double *workspace)
 {
-    double *A = room, *V_t = A + p * q, *squares = V_t + q * q, *scaled = squares + q;
+    double *A = workspace, *V_t = A + p * q, *squares = V_t + q * q, *scaled = squares + q;
     double *product = scaled + q * q, norm = 0;
     for (Index i = 0; i < p; i++)
         for (Index k = 0; k < q; k++) {
@@ -184,39 +174,40 @@ int tp_polar(
     float *U, double *G, double *V, double *s)
 {
     Index n = padded(q), small = p * q <= ROTATIONS_LIMIT;
-    Threads threads = {parallel, p * q <= ALONE ? 1 : count};
-    double *room = malloc((3 * n * n + 3 * n + (small ? 2 * p * q : 0)) * sizeof(double));
-    if (!room) return 1;
+    Threads threads = {parallel, p * q <= ONE_THREAD ? 1 : count};
+    double *workspace = malloc((3 * n * n + 3 * n + (small ? 2 * p * q : 0)) * sizeof(double));
+    if (!workspace) return 1;
     int few = q <= FEW_COLUMNS && small;
-    int found = !few && by_gram(&threads, W, p, q, eps, relative, U, V, s, room);
-    if (!found && small && (found = by_rotations(W, p, q, eps, relative, U, V, s, room)))
-        inverse_root(V, s, room, q, room + n * n);
-    for (Index i = 0; found && i < q; i++) memcpy(G + i * q, room + i * n, q * sizeof(double));
-    free(room);
+    int found = !few && by_gram(&threads, W, p, q, eps, relative, U, V, s, workspace);
+    if (!found && small && (found = by_rotations(W, p, q, eps, relative, U, V, s, workspace)))
+        inverse_root(V, s, workspace, q, workspace + n * n);
+    for (Index i = 0; found && i < q; i++) memcpy(G + i * q, workspace + i * n, q * sizeof(double));
+    free(workspace);
     return !found;
 }
 
 /* With N = Wᵀ dU in the basis V, S_ij = -(N + Nᵀ)_ij / (s_i s_j (s_i + s_j)), to whose diagonal a
-   relative ε adds ε²/q times its trace: dL/dW = dU G + W V S Vᵀ. */
+   relative ε adds ε²/q times the trace of S: dL/dW = dU G + W V S Vᵀ. */
 int tp_polar_grad(
     Parallel parallel, Index count, const float *W, const float *dU, const double *G,
     const double *V, const double *s, Index p, Index q, double eps, int relative, float *dW)
 {
     Index n = padded(q);
-    Threads threads = {parallel, p * q <= ALONE ? 1 : count};
-    double *room = calloc(5 * n * n, sizeof(double));
-    if (!room) return 1;
-    double *N = room, *S = N + n * n, *wide = S + n * n, *turned = wide + n * n;
-    double *padded_G = turned + n * n;
+    Threads threads = {parallel, p * q <= ONE_THREAD ? 1 : count};
+    double *workspace = calloc(5 * n * n, sizeof(double));
+    if (!workspace) return 1;
+    double *N = workspace, *S = N + n * n, *wide = S + n * n, *rotated = wide + n * n;
+    double *padded_G = rotated + n * n;
     int precise = !float_suffices(s, q);
-    int failed = (precise ? inner_double : inner_float)(&threads, W, dU, N, p, q);
+    int failed = (precise ? transposed_product_double : transposed_product_float)(
+        &threads, W, dU, N, p, q);
     for (Index i = 0; i < q; i++) {
         memcpy(wide + i * n, V + i * q, q * sizeof(double));
         memcpy(padded_G + i * n, G + i * q, q * sizeof(double));
     }
-    add_product_double(N, n, 1, wide, turned, q, q, n, 0); /* N V */
+    add_product_double(N, n, 1, wide, rotated, q, q, n, 0); /* N V */
     memset(N, 0, n * n * sizeof(double));
-    add_product_double(wide, 1, n, turned, N, q, q, n, 0); /* Vᵀ N V */
+    add_product_double(wide, 1, n, rotated, N, q, q, n, 0); /* Vᵀ N V */
     double trace = 0;
     for (Index i = 0; i < q; i++) {
         for (Index j = 0; j < q; j++)
@@ -224,14 +215,15 @@ int tp_polar_grad(
         trace += S[i * n + i];
     }
     for (Index i = 0; relative && i < q; i++) S[i * n + i] += eps * eps / (double)q * trace;
-    memset(turned, 0, n * n * sizeof(double));
-    add_product_double(wide, n, 1, S, turned, q, q, n, 0); /* V S */
+    memset(rotated, 0, n * n * sizeof(double));
+    add_product_double(wide, n, 1, S, rotated, q, q, n, 0); /* V S */
     for (Index i = 0; i < q; i++)
         for (Index j = 0; j < q; j++) wide[j * n + i] = V[i * q + j];
     memset(S, 0, n * n * sizeof(double));
-    add_product_double(turned, n, 1, wide, S, q, q, n, 0); /* V S Vᵀ */
+    add_product_double(rotated, n, 1, wide, S, q, q, n, 0); /* V S Vᵀ */
     if (!failed)
-        failed = (precise ? outer_double : outer_float)(&threads, dU, padded_G, W, S, dW, p, q);
-    free(room);
+        failed = (precise ? sum_of_products_double : sum_of_products_float)(
+            &threads, dU, padded_G, W, S, dW, p, q);
+    free(workspace);
     return failed;
 }

@@ -1,45 +1,18 @@
-/* The two products that everything is made of, on tiles in the cache.
+/* The product of a matrix and a tile in the cache.
 
    Note [Blocks of registers]
-       Each is cut into blocks whose sums stay in registers, as evenly as possible: 14 rows are
-       5 + 5 + 4, not 6 + 6 + 2. The block's size is a constant to the compiler in every case of
-       the switch, so its loops vanish.
+       The result is cut into blocks whose sums stay in registers, as evenly as possible: 14 rows
+       are 5 + 5 + 4, not 6 + 6 + 2. The size of a block is a constant to the compiler in every case
+       of the switch, so that the loops over it vanish.
 */
 #ifndef PRODUCT_H
 #define PRODUCT_H
 
-#include "ahead.h"
-#include "copy.h"
-
-#if WIDTH == 16 /* 32 registers */
-#define ROWS 8
-#define CONTRACT_ROWS 6
-#define CONTRACT_COLUMNS 4
-#else /* 16 registers */
-#define ROWS 6
-#define CONTRACT_ROWS 4
-#define CONTRACT_COLUMNS 3
-#endif
+#include "arrange.h"
+#include "prefetch.h"
 
 /* Long sums are cut so that what they read stays in the innermost cache. */
 #define DEPTH 256
-
-/* A, K × M with its entries that far apart, rearranged for `product`: block by block of columns,
-   each K × (its columns). Of a larger K, `depth` in all, these are the rows from `from` on. */
-INLINE void arrange_block(
-    const float *A, Index apart_k, Index apart_m, float *arranged, Index K, Index M, Index from,
-    Index depth, Index block)
-{
-    Index blocks = block_count(M, ROWS), first = start_of(block, M, blocks);
-    Index columns = start_of(block + 1, M, blocks) - first;
-    const float *a = A + first * apart_m;
-    float *to = arranged + first * depth + from * columns;
-    if (apart_m == 1)
-        copy_runs(to, columns, a, apart_k, K, columns);
-    else
-        for (Index k = 0; k < K; k++, a += apart_k)
-            for (Index m = 0; m < columns; m++) *to++ = a[m * apart_m];
-}
 
 INLINE void product_rows(
     const int rows, const float *a, const float *b, Index n, float *c, Index c_row, Index depth,
@@ -65,12 +38,12 @@ INLINE void product_rows(
 }
 
 /* C[o][m][i] = sum over k of A[k][m] B[o][k][i], or that added to C, for A of K × M, arranged, and
-   i < n. Each of these is LANES numbers, in C `apart` numbers from the next. */
+   i < n. Each element of B and C is LANES numbers; in C they start `stride` numbers apart. */
 static void product(
-    const float *A, const float *B, float *C, Index apart, Index outer, Index K, Index M, Index n,
-    int add, Ahead *ahead)
+    const float *A, const float *B, float *C, Index stride, Index outer, Index K, Index M, Index n,
+    int add, Prefetch *prefetch)
 {
-    /* Divisions take as long as a dozen vectors do; these are all there are. */
+    /* A division takes as long as a dozen vector operations; these are the only ones. */
     Index blocks = block_count(M, ROWS), least = M / blocks, larger = M % blocks;
     for (Index k = 0; k < K; k += DEPTH) {
         Index depth = at_most(K - k, DEPTH);
@@ -78,14 +51,14 @@ static void product(
         for (Index i = 0, first = 0, rows; i < blocks; i++, first += rows) {
             rows = least + (i < larger);
             const float *a = A + first * K + k * rows, *b = B + k * n * LANES;
-            float *c = C + first * n * apart;
+            float *c = C + first * n * stride;
 #define CASE(R) \
     case R: \
         for (Index o = 0; o < outer; o++) \
             for (Index j = 0; j < n; j++) { \
-                ask_some(ahead); \
+                prefetch_some(prefetch); \
                 product_rows(R, a, b + (o * K * n + j) * LANES, n * LANES, \
-                             c + (o * M * n + j) * apart, n * apart, depth, to_add); \
+                             c + (o * M * n + j) * stride, n * stride, depth, to_add); \
             } \
         break;
             switch (rows) {
@@ -94,56 +67,6 @@ static void product(
                 CASE(7) CASE(8)
 #endif
             }
-#undef CASE
-        }
-    }
-}
-
-INLINE void contract_block(
-    const int rows, const int columns, const float *X, Index x_outer, const float *Z, Index z_outer,
-    Index outer, Index n, Vector *D, Index q)
-{
-    Vector sum[CONTRACT_ROWS][CONTRACT_COLUMNS];
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int s = 0; s < columns; s++) sum[r][s] = D[r * q + s];
-    for (Index o = 0; o < outer; o++, X += x_outer, Z += z_outer) {
-        for (Index j = 0; j < n; j += WIDTH) {
-            Vector z[CONTRACT_COLUMNS];
-            UNROLL for (int s = 0; s < columns; s++) z[s] = *(const Vector *)(Z + s * n + j);
-            UNROLL for (int r = 0; r < rows; r++) {
-                Vector x = *(const Vector *)(X + r * n + j);
-                UNROLL for (int s = 0; s < columns; s++) sum[r][s] += x * z[s];
-            }
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int s = 0; s < columns; s++) D[r * q + s] = sum[r][s];
-}
-
-/* D[i][k] += sum over o and n of X[o][i][n] Z[o][k][n], for each place of a vector apart. */
-static void contract(
-    const float *X, const float *Z, Index outer, Index p, Index q, Index n, Vector *D)
-{
-    Index bands = block_count(p, CONTRACT_ROWS), blocks = block_count(q, CONTRACT_COLUMNS);
-    Index least_rows = p / bands, larger_rows = p % bands;
-    Index least_columns = q / blocks, larger_columns = q % blocks;
-    for (Index i = 0, r = 0, rows; i < bands; i++, r += rows) {
-        rows = least_rows + (i < larger_rows);
-        for (Index k = 0, s = 0, columns; k < blocks; k++, s += columns) {
-            columns = least_columns + (k < larger_columns);
-#define CASE(R, S) \
-    case 8 * (R) + (S): \
-        contract_block(R, S, X + r * n, p * n, Z + s * n, q * n, outer, n, D + r * q + s, q); \
-        break;
-#define CASES(R) CASE(R, 1) CASE(R, 2) CASE(R, 3)
-            switch (8 * rows + columns) {
-                CASES(1) CASES(2) CASES(3) CASES(4)
-#if CONTRACT_ROWS > 4
-                CASES(5) CASES(6)
-                CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 4) CASE(5, 4) CASE(6, 4)
-#endif
-            }
-#undef CASES
 #undef CASE
         }
     }

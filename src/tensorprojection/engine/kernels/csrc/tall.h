@@ -1,7 +1,8 @@
 /* Products of tall matrices, p × q with q small, in the precision REAL.
 
-   Included once for each precision, with REAL and NAME(x), its names, defined. Tall matrices are
-   float; small ones, `padded(q)` rows and columns with zeros beyond q, are double.
+   Included once per precision, with REAL and NAME(x), the names of its functions, defined. Tall
+   matrices are float. Small ones are double, and padded: `padded(q)` rows and columns, with zeros
+   beyond q.
 */
 
 #define WIDE (4 * WIDTH / (Index)sizeof(REAL)) /* numbers in a vector */
@@ -30,8 +31,8 @@ INLINE void NAME(block)(
     }
 }
 
-/* C (M × n) += A B, for A (M × K) with its rows and columns that far apart, n padded. Of a result
-   that is known to be symmetric, what is well below the diagonal is left out. */
+/* C (M × n) += A B, for A (M × K) with these strides of its rows and columns; n is padded. If the
+   result is known to be symmetric, what is well below the diagonal is left out. */
 static void NAME(add_product)(
     const REAL *A, Index row, Index column, const REAL *B, REAL *C, Index M, Index K, Index n,
     int symmetric)
@@ -101,8 +102,8 @@ static void NAME(work)(void *data)
     free(a);
 }
 
-/* A0ᵀ A1; where they are the same, on and above the diagonal. */
-static int NAME(inner)(
+/* A0ᵀ A1; if they are the same matrix, only on and above the diagonal. */
+static int NAME(transposed_product)(
     const Threads *threads, const float *A0, const float *A1, double *result, Index p, Index q)
 {
     Index n = padded(q);
@@ -117,8 +118,8 @@ static int NAME(inner)(
     return job.failed;
 }
 
-/* A0 B0 + A1 B1; without the second where A1 is null. */
-static int NAME(outer)(
+/* A0 B0 + A1 B1, or A0 B0 alone where A1 is null. */
+static int NAME(sum_of_products)(
     const Threads *threads, const float *A0, const double *B0, const float *A1, const double *B1,
     float *out, Index p, Index q)
 {
