@@ -12,7 +12,7 @@ from torch import Tensor
 from ..engine import torch_private
 from ..engine.dispatch import engine
 from ..engine.dtypes import cast, check_floating, map_dtype, no_autocast
-from ..engine.layout import Matrices, inverse, memory_order
+from ..engine.layout import Matrices, inverse, memory_order, order_of_modes
 from ..engine.products import derivative_dtype
 from ..engine.saved import save, saved
 from ..engine.tracing import Onlooker, onlooker
@@ -79,7 +79,7 @@ def composed(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
                 x = times(x, U.transpose(0, 1) if transposed else U, k - len(Us))
         return x
     b = x.ndim - len(Us)
-    axes = memory_order(x, b)
+    axes = _order(x, b)
     x = x.permute(axes)
     steps = [
         (A.shape[1] / A.shape[0], axes.index(b + k), A)
@@ -95,6 +95,14 @@ def composed(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
         else:
             x = (A.transpose(0, 1) @ x.reshape(left, A.shape[0], right)).reshape(shape)
     return x.permute(inverse(axes))
+
+
+def _order(x: Tensor, b: int) -> tuple[int, ...]:
+    """The order in which x lies in memory, its first b axes being batch axes."""
+    if torch_private.is_exporting():
+        # A comparison of sizes would be taken for a condition on the batch.
+        return order_of_modes(x.stride(), b)
+    return memory_order(x, b)
 
 
 def _wants_plain_operations(x: Tensor, Us: Matrices) -> bool:
@@ -184,7 +192,7 @@ _gradients_op = torch.library.custom_op(
 @_map_op.register_fake
 def _(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
     b = x.ndim - len(Us)
-    axes = memory_order(like, b)
+    axes = _order(like, b)
     shape = list(x.shape)
     for k, U in enumerate(Us):
         if U is not None:
@@ -198,7 +206,7 @@ def _(
 ) -> list[Tensor]:
     grad_x = x.new_empty(0)
     if want_x:
-        axes = memory_order(x, x.ndim - len(Us))
+        axes = _order(x, x.ndim - len(Us))
         grad_x = x.new_empty([x.shape[a] for a in axes]).permute(inverse(axes))
     return [
         grad_x,

@@ -141,11 +141,16 @@ def _memory_order(shape: Sizes, stride: Sizes, b: int) -> Sizes:
     as_they_are = tuple(range(n))
     if _has_no_gaps(as_they_are, shape, stride):
         return as_they_are
-    batch_first = (*range(b), *sorted(range(b, n), key=lambda a: -stride[a]))
+    batch_first = order_of_modes(stride, b)
     if b < 2 or 0 in shape or _has_no_gaps(batch_first, shape, stride):
         return batch_first
     by_stride = tuple(sorted(range(n), key=lambda a: -stride[a]))
     return by_stride if _has_no_gaps(by_stride, shape, stride) else batch_first
+
+
+def order_of_modes(stride: Sizes, b: int) -> Sizes:
+    """The batch axes, then the others from the outermost in memory on; asks for no size."""
+    return (*range(b), *sorted(range(b, len(stride)), key=lambda a: -stride[a]))
 
 
 def _has_no_gaps(axes: Sizes, shape: Sizes, stride: Sizes) -> bool:
