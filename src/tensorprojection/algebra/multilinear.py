@@ -168,8 +168,9 @@ def _unfolded(x: Tensor, axis: int) -> Tensor:
 
 
 def _map_values(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
-    """The map of x, in the memory format of the tensor ``like``."""
-    return engine().map(x, Us, transposed, like)
+    """The map of x, in the memory format of the tensor ``like``; the U's may be more exact."""
+    matrices = [None if U is None else cast(U, x.dtype) for U in Us]
+    return engine().map(x, matrices, transposed, like)
 
 
 def _gradient_values(
