@@ -14,7 +14,11 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), 
     list(
         zip(
             BLOCKS,
-            ["TensorProjection((32, 96, 96) -> (20, 48, 48)", "parameters of the model"],
+            [
+                "256 parameters",
+                "TensorProjection((32, 96, 96) -> (20, 48, 48)",
+                "parameters of the model",
+            ],
             strict=True,
         )
     ),
