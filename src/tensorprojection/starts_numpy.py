@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -40,3 +41,49 @@ def dct(p: int, q: int) -> Array:
     U: Array = np.cos(place * np.arange(q) * (np.pi / p)) * (2 / p) ** 0.5
     U[:, 0] = p**-0.5
     return U
+
+
+def blur(p: int, q: int) -> Array:
+    """The orthonormal frame closest to blur pooling: local, like ``block``, and smooth.
+
+    Its columns are the polar factor of the windows of anti-aliased pooling, [1, 3, 3, 1] / 8 where
+    the size is halved; see Note [Windows of blur pooling]. An inner column of 12 -> 6:
+
+    >>> blur(12, 6)[2:10, 2].round(2).tolist()
+    [-0.11, 0.12, 0.69, 0.69, 0.12, -0.11, -0.01, 0.03]
+    """
+    P, _, Qt = np.linalg.svd(_windows(p, q), full_matrices=False)
+    U: Array = P @ Qt
+    return U
+
+
+def _windows(p: int, q: int) -> Array:
+    """By column, the weights of blur pooling from p positions to q.
+
+    Note [Windows of blur pooling]
+        Where every s-th position is kept, s = p / q, a window has the weights C(n, k) of a binomial
+        with n = s² − 1: 1 3 3 1 for s = 2. Its standard deviation, √n / 2, grows with s and is √3
+        times that of s equal weights. For p = q a window is a single 1, so that windows stay
+        independent where hardly anything is dropped. Where s is no integer, n and k are not
+        either, and the factorials are Gamma functions.
+
+        What lies beyond the border is mirrored back. For s = 2 that is one position, which goes to
+        its neighbour on the border: clamping does the same. For larger s clamping would pile up a
+        sixth of the outer windows on the outermost position; mirrored, they stay smooth.
+    """
+    s = p / q
+    n = s * s - 1
+    lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
+    centres = (np.arange(q) + 0.5) * s - 0.5
+    reach = math.ceil(min(n / 2 + 1, 5 * s)) + 1  # 5 s are ten standard deviations
+    places = np.round(centres) + np.arange(-reach, reach + 1)[:, None]
+    k = places - centres + n / 2
+    inside = (k > -1) & (k < n + 1)
+    k = np.where(inside, k, n / 2)
+    log = math.lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+    weights = np.exp(log - n * math.log(2)) * inside
+    mirrored = places.astype(np.int64) % (2 * p)  # the mirrored axis repeats
+    mirrored = np.minimum(mirrored, 2 * p - 1 - mirrored)
+    W = np.zeros((p, q))
+    np.add.at(W, (mirrored, np.broadcast_to(np.arange(q), mirrored.shape)), weights)
+    return W / W.sum(0)
