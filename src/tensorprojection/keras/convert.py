@@ -67,7 +67,8 @@ def from_torch(layer: pytorch._Projection, *, channels_last: bool = False, **kwa
 
     if not isinstance(layer, pytorch._Projection):
         raise ProjectionTypeError(
-            f"Expected a TensorProjection of PyTorch's or its transpose, got {type(layer).__name__}."
+            "Expected a TensorProjection of PyTorch's or its transpose, "
+            f"got {type(layer).__name__}."
         )
     order = _first_last if channels_last else list
     cls = TransposeTensorProjection if layer.transposed else TensorProjection

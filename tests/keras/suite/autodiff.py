@@ -1,0 +1,68 @@
+"""Each backend's own automatic differentiation behind one name."""
+
+import keras
+import numpy as np
+
+
+def gradient(function, *arrays):
+    """The gradients of a function of tensors to a number, as arrays of float64."""
+    match keras.backend.backend():
+        case "jax":
+            import jax
+
+            by_all = jax.jit(jax.grad(function, argnums=tuple(range(len(arrays)))))
+            found = by_all(*map(jax.numpy.asarray, arrays))
+        case "tensorflow":
+            import tensorflow as tf
+
+            xs = [tf.constant(x) for x in arrays]
+            with tf.GradientTape() as tape:
+                tape.watch(xs)
+                value = function(*xs)
+            found = tape.gradient(value, xs)
+        case _:
+            import torch
+
+            xs = [torch.tensor(x, requires_grad=True) for x in arrays]
+            found = torch.autograd.grad(function(*xs), xs)
+    return [np.asarray(keras.ops.convert_to_numpy(g), np.float64) for g in found]
+
+
+def hessian(function, array):
+    """The second derivatives as a matrix, by differentiating backward twice."""
+    match keras.backend.backend():
+        case "jax":
+            import jax
+
+            found = jax.jit(jax.jacrev(jax.grad(function)))(jax.numpy.asarray(array))
+        case "tensorflow":
+            import tensorflow as tf
+
+            x = tf.constant(array)
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    value = function(x)
+                first = inner.gradient(value, x)
+            found = outer.jacobian(first, x, experimental_use_pfor=False)
+        case _:
+            import torch
+
+            found = torch.autograd.functional.hessian(function, torch.tensor(array))
+    return np.asarray(keras.ops.convert_to_numpy(found), np.float64).reshape(array.size, -1)
+
+
+def compiled(function):
+    """The function as XLA (or torch's compiler, left out here) compiles it."""
+    match keras.backend.backend():
+        case "jax":
+            import jax
+
+            return jax.jit(function)
+        case "tensorflow":
+            import tensorflow as tf
+
+            return tf.function(function, jit_compile=True)
+        case _:
+            return function

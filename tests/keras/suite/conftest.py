@@ -1,0 +1,27 @@
+"""What the suite shares. Its oracle is that of the PyTorch layer's tests: NumPy, in float64."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2]))  # for oracle.py
+
+if os.environ.get("TENSORPROJECTION_WITHOUT_TORCH"):
+    # An import of torch fails from here on as it does where it is not installed.
+    sys.modules["torch"] = None
+
+import keras
+
+
+@pytest.fixture
+def rng():
+    keras.utils.set_random_seed(0)
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def backend():
+    return keras.backend.backend()
