@@ -49,12 +49,15 @@ class FrozenProjection(keras.layers.Layer):  # type: ignore[misc]
         frozen.set_weights([U for U in Us if U is not None])
         return frozen
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Checked here, before Keras wraps what `call` raises into a message of its own.
+        for x in args[:1]:
+            if hasattr(x, "shape"):
+                in_shape = tuple(None if U is None else U[self.transposed] for U in self.shapes)
+                check_shape(tuple(x.shape), in_shape)
+        return super().__call__(*args, **kwargs)
+
     def call(self, inputs: Any) -> Any:
-        in_shape = tuple(
-            n if U is None else U[self.transposed]
-            for n, U in zip(inputs.shape[1:], self.shapes, strict=True)
-        )
-        check_shape(tuple(inputs.shape)[1:], in_shape)
         Us = [getattr(self, f"U{k}") for k in range(1, len(self.shapes) + 1)]
         Us = [None if U is None else U.value for U in Us]
         return ops.back_project(inputs, Us) if self.transposed else ops.project(inputs, Us)

@@ -93,16 +93,20 @@ class _Projection(keras.layers.Layer):  # type: ignore[misc]
     def compute_output_shape(self, input_shape: Sequence[Size]) -> tuple[Size, ...]:
         return (input_shape[0], *self._full_shape(input_shape[1:]))
 
-    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
-        self._check(inputs)
-        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Checked here, before Keras wraps what `call` raises into a message of its own.
+        for x in args[:1] or [kwargs.get("inputs")]:
+            if hasattr(x, "dtype") and hasattr(x, "shape"):
+                self._check(x)
+        return super().__call__(*args, **kwargs)
 
     def _check(self, x: Any) -> None:
         dtype = keras.backend.standardize_dtype(x.dtype)
         if not keras.backend.is_float_dtype(dtype):
             raise not_floating("the input", dtype)
-        assert self.in_shape is not None
-        check_shape(tuple(x.shape)[1:], self.in_shape)
+        if self.in_shape is None:
+            return  # `build` checks it
+        check_shape(tuple(x.shape), self.in_shape)
         if len(x.shape) != self.order + 1:
             raise ProjectionValueError(
                 f"Expected one batch axis and {self.order} modes, got an input of shape "
@@ -110,7 +114,6 @@ class _Projection(keras.layers.Layer):  # type: ignore[misc]
             )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        self._check(inputs)
         if is_exporting(inputs):
             map_by = ops.back_project if self.transposed else ops.project
             return map_by(inputs, constants(self))
