@@ -84,6 +84,7 @@ def _windows(p: int, q: int) -> Array:
     weights = np.exp(log - n * math.log(2)) * inside
     mirrored = places.astype(np.int64) % (2 * p)  # the mirrored axis repeats
     mirrored = np.minimum(mirrored, 2 * p - 1 - mirrored)
-    W = np.zeros((p, q))
+    W: Array = np.zeros((p, q))
     np.add.at(W, (mirrored, np.broadcast_to(np.arange(q), mirrored.shape)), weights)
-    return W / W.sum(0)
+    W /= W.sum(0)
+    return W

@@ -74,15 +74,30 @@ def run(backend, *arguments, **more):
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "backend", ["jax", "torch", pytest.param("tensorflow", marks=pytest.mark.heavy)]
-)
+@pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_suite(backend):
-    run(backend, HERE / "suite", *EXAMPLES)
+    run(backend, HERE / "suite", *EXAMPLES, "-m", "not heavy")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_what_takes_longer(backend):
+    run(backend, HERE / "suite", "-m", "heavy")
+
+
+@pytest.mark.heavy
+def test_suite_on_tensorflow():
+    run("tensorflow", HERE / "suite", *EXAMPLES)
 
 
 def test_where_torch_is_not_installed():
-    run("jax", HERE / "suite" / "test_layers.py", TENSORPROJECTION_WITHOUT_TORCH="1")
+    run(
+        "jax",
+        HERE / "suite" / "test_layers.py",
+        "-k",
+        "map or saved or errors",
+        TENSORPROJECTION_WITHOUT_TORCH="1",
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
         raise ProjectionValueError(
             f"Expected every size of the input to be known, got {layer.in_shape}."
         )
-    order = _last_first if channels_first else list
+    order: Callable[[Any], list[Any]] = _last_first if channels_first else list
     cls = pytorch.TransposeTensorProjection if layer.transposed else pytorch.TensorProjection
     other = cls(
         order(layer.in_shape),
@@ -70,7 +71,7 @@ def from_torch(layer: pytorch._Projection, *, channels_last: bool = False, **kwa
             "Expected a TensorProjection of PyTorch's or its transpose, "
             f"got {type(layer).__name__}."
         )
-    order = _first_last if channels_last else list
+    order: Callable[[Any], list[Any]] = _first_last if channels_last else list
     cls = TransposeTensorProjection if layer.transposed else TensorProjection
     Ws = [W for W in order(layer.Ws) if W is not None]
     dtype = {"dtype": str(Ws[0].dtype).removeprefix("torch.")} if Ws else {}

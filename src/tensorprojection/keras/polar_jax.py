@@ -33,7 +33,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-Array = jax.Array
+Array = Any
 
 
 class _Spectrum(NamedTuple):
@@ -63,7 +63,7 @@ def _polar(W: Array, eps: float, relative: bool) -> Array:
     return _decompose(W, eps, relative).U
 
 
-@_polar.defjvp
+@_polar.defjvp  # type: ignore[untyped-decorator]
 def _(eps: float, relative: bool, primals: Any, tangents: Any) -> Any:
     (W,), (dW,) = primals, tangents
     S = _decompose(jax.lax.stop_gradient(W), eps, relative)
@@ -106,9 +106,10 @@ def _U_of(W: Array, U: Array, V: Array, s: Array, shift: float) -> Array:
     return U
 
 
-@_U_of.defjvp
+@_U_of.defjvp  # type: ignore[untyped-decorator]
 def _(shift: float, primals: Any, tangents: Any) -> Any:
-    W, S = primals[0], _Spectrum(*primals[1:], shift)
+    W, U, V, s = primals
+    S = _Spectrum(U, V, s, shift)
     return _U(W, S), _dU(W, tangents[0], S)
 
 
@@ -121,9 +122,10 @@ def _G_of(W: Array, U: Array, V: Array, s: Array, shift: float) -> Array:
     return _product(V / s[..., None, :], V.mT)
 
 
-@_G_of.defjvp
+@_G_of.defjvp  # type: ignore[untyped-decorator]
 def _(shift: float, primals: Any, tangents: Any) -> Any:
-    W, S = primals[0], _Spectrum(*primals[1:], shift)
+    W, U, V, s = primals
+    S = _Spectrum(U, V, s, shift)
     G = _G(W, S)
     return G, -_product(G, _dH(W, tangents[0], S), G)
 
@@ -166,13 +168,13 @@ def _solve(W: Array, C: Array, U: Array, V: Array, s: Array, *, shift: float, tu
 
 
 def _solve_jvp(primals: Any, tangents: Any, *, shift: float, turn: bool) -> Any:
-    W, C, *constants = primals
+    W, C, U, V, s = primals
     dW, dC = tangents[:2]
-    S = _Spectrum(*constants, shift)
+    S = _Spectrum(U, V, s, shift)
     X = _solve_p.bind(*primals, shift=shift, turn=turn)
     dX = jnp.zeros_like(X)
     if type(dC) is not ad.Zero:
-        dX = _solve_p.bind(W, dC, *constants, shift=shift, turn=turn)
+        dX = _solve_p.bind(W, dC, U, V, s, shift=shift, turn=turn)
     if type(dW) is not ad.Zero:
         # By differentiating the equation that X solves.
         dH = _dH(W, dW, S)

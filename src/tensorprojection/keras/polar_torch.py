@@ -44,4 +44,4 @@ def concrete(variable: Any) -> Any:
 
 
 def is_traced(x: Any) -> bool:
-    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+    return torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 
@@ -17,12 +17,12 @@ PAPER_STD = 0.05
 class _Start(keras.initializers.Initializer):  # type: ignore[misc]
     """A start that is a matrix of numbers, the same for every framework."""
 
-    values: ClassVar[Callable[[int, int], starts_numpy.Array]]
+    @staticmethod
+    def values(p: int, q: int) -> starts_numpy.Array:
+        raise NotImplementedError
 
     def __call__(self, shape: tuple[int, int], dtype: Any = None) -> Any:
-        return keras.ops.convert_to_tensor(
-            type(self).values(*shape), dtype or keras.config.floatx()
-        )
+        return keras.ops.convert_to_tensor(self.values(*shape), dtype or keras.config.floatx())
 
     def get_config(self) -> dict[str, Any]:
         return {}

@@ -45,7 +45,7 @@ def hessian(function, array):
                     inner.watch(x)
                     value = function(x)
                 first = inner.gradient(value, x)
-            found = outer.jacobian(first, x, experimental_use_pfor=False)
+            found = outer.jacobian(first, x)
         case _:
             import torch
 

@@ -15,6 +15,14 @@ if os.environ.get("TENSORPROJECTION_WITHOUT_TORCH"):
 
 import keras
 
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    # For MirroredStrategy; it must be said before anything else runs.
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+
 
 @pytest.fixture
 def rng():

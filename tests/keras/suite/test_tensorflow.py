@@ -15,17 +15,6 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 
-@pytest.fixture(scope="module", autouse=True)
-def two_devices():
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    virtual = [tf.config.LogicalDeviceConfiguration()] * 2
-    try:
-        tf.config.set_logical_device_configuration(cpu, virtual)
-    except RuntimeError:
-        if len(tf.config.list_logical_devices("CPU")) != 2:
-            raise
-
-
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_mirrored_strategy_trains_as_one_device_does(rng, jit_compile):
     x = rng.normal(size=(8, 6, 5)).astype(np.float32)
