@@ -46,7 +46,7 @@ class _Spectrum(NamedTuple):
 
 
 def polar(W: Array, eps: float, relative: bool) -> Array:
-    return _polar(W, eps, relative)
+    return _compiled(W, eps, relative)
 
 
 def concrete(variable: Any) -> Any:
@@ -68,6 +68,10 @@ def _(eps: float, relative: bool, primals: Any, tangents: Any) -> Any:
     (W,), (dW,) = primals, tangents
     S = _decompose(jax.lax.stop_gradient(W), eps, relative)
     return _U(W, S), _dU(W, dW, S)
+
+
+# Outside of a compiled function as well it is one program, not one for each operation.
+_compiled = jax.jit(_polar, static_argnums=(1, 2))
 
 
 def _decompose(W: Array, eps: float, relative: bool) -> _Spectrum:

@@ -6,26 +6,44 @@ import numpy as np
 
 def gradient(function, *arrays):
     """The gradients of a function of tensors to a number, as arrays of float64."""
-    match keras.backend.backend():
-        case "jax":
-            import jax
+    return gradient_of(function)(*arrays)
 
-            by_all = jax.jit(jax.grad(function, argnums=tuple(range(len(arrays)))))
-            found = by_all(*map(jax.numpy.asarray, arrays))
-        case "tensorflow":
-            import tensorflow as tf
 
-            xs = [tf.constant(x) for x in arrays]
-            with tf.GradientTape() as tape:
-                tape.watch(xs)
-                value = function(*xs)
-            found = tape.gradient(value, xs)
-        case _:
-            import torch
+def gradient_of(function):
+    """The same as a function of the arrays; JAX compiles it once."""
+    if keras.backend.backend() == "jax":
+        import jax
 
-            xs = [torch.tensor(x, requires_grad=True) for x in arrays]
-            found = torch.autograd.grad(function(*xs), xs)
-    return [np.asarray(keras.ops.convert_to_numpy(g), np.float64) for g in found]
+        differentiated = {}
+
+        def by_jax(*arrays):
+            n = len(arrays)
+            if n not in differentiated:
+                differentiated[n] = jax.jit(jax.grad(function, argnums=tuple(range(n))))
+            return _float64(differentiated[n](*arrays))
+
+        return by_jax
+
+    def by_tape(*arrays):
+        import tensorflow as tf
+
+        xs = [tf.constant(x) for x in arrays]
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            value = function(*xs)
+        return _float64(tape.gradient(value, xs))
+
+    def by_torch(*arrays):
+        import torch
+
+        xs = [torch.tensor(x, requires_grad=True) for x in arrays]
+        return _float64(torch.autograd.grad(function(*xs), xs))
+
+    return by_tape if keras.backend.backend() == "tensorflow" else by_torch
+
+
+def _float64(gradients):
+    return [np.asarray(keras.ops.convert_to_numpy(g), np.float64) for g in gradients]
 
 
 def hessian(function, array):

@@ -4,9 +4,13 @@ import runpy
 from math import prod
 from pathlib import Path
 
+import keras
 import pytest
 
 pytest.importorskip("torch", reason="the phantoms need torch")
+
+# A compiler takes its time for whole networks, and torch has none here.
+pytestmark = [] if keras.backend.backend() == "torch" else [pytest.mark.heavy]
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "keras"
 

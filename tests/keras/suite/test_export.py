@@ -10,6 +10,9 @@ import pytest
 
 from tensorprojection.keras import TensorProjection, TransposeTensorProjection
 
+# From JAX and TensorFlow it needs TensorFlow, and takes its time.
+pytestmark = [] if keras.backend.backend() == "torch" else [pytest.mark.heavy]
+
 # What a graph would hold that computes U: by TensorFlow, by JAX, by ONNX.
 TRACES = ("svd", "qr", "eig", "cholesky", "while", "lapack", "gesdd")
 

@@ -24,6 +24,7 @@ def test_float64_stays_on_its_island(rng):
     assert jnp.zeros(1, dtype=float).dtype == np.float32
 
 
+@pytest.mark.heavy
 def test_forward_and_backward_mode_agree_to_third_order(rng):
     W = rng.normal(size=(4, 2)).astype(np.float32)
     weight, along = rng.normal(size=(2, *W.shape)).astype(np.float32)

@@ -15,8 +15,7 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_mirrored_strategy_trains_as_one_device_does(rng, jit_compile):
+def test_mirrored_strategy_trains_as_one_device_does(rng):
     x = rng.normal(size=(8, 6, 5)).astype(np.float32)
     y = rng.normal(size=(8, 1)).astype(np.float32)
 
@@ -31,7 +30,8 @@ def test_mirrored_strategy_trains_as_one_device_does(rng, jit_compile):
                     keras.layers.Dense(1, kernel_initializer="ones"),
                 ]
             )
-            model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=jit_compile)
+            # Virtual devices share one that XLA knows, which refuses the other's variables.
+            model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
         model.fit(x, y, epochs=2, batch_size=8, shuffle=False, verbose=0)
         return [keras.ops.convert_to_numpy(w) for w in model.weights]
 
