@@ -23,6 +23,13 @@ from ..errors import ProjectionError, ProjectionValueError
 
 Matrices = Sequence[Any]
 
+if keras.backend.backend() not in ("jax", "tensorflow", "torch"):
+    raise ProjectionError(
+        "Expected Keras's backend to be 'jax', 'tensorflow' or 'torch', "
+        f"got {keras.backend.backend()!r}."
+    )
+_backend: Any = import_module(f".polar_{keras.backend.backend()}", __package__)
+
 
 def polar(W: Any, eps: float | None = None, *, eps_mode: EpsMode = "absolute") -> Any:
     """The projection matrix ``U = W (WᵀW + ε²I)^(-1/2)``, with exact derivatives.
@@ -38,7 +45,7 @@ def polar(W: Any, eps: float | None = None, *, eps_mode: EpsMode = "absolute") -
     W = keras.ops.convert_to_tensor(W)
     if keras.backend.standardize_dtype(W.dtype) in ("float16", "bfloat16"):
         W = keras.ops.cast(W, "float32")
-    return _backend().polar(W, eps, relative=eps_mode == "relative")
+    return _backend.polar(W, eps, relative=eps_mode == "relative")
 
 
 def project(x: Any, Us: Matrices) -> Any:
@@ -56,7 +63,7 @@ def project_by_weights(
 ) -> Any:
     """The layer's output from its input and its W's, one per mode or None."""
     if keras.backend.backend() == "torch":
-        return _backend().project_by_weights(x, Ws, eps, eps_mode, transposed=transposed)
+        return _backend.project_by_weights(x, Ws, eps, eps_mode, transposed=transposed)
     Us = [
         None if W is None else polar(W, e, eps_mode=eps_mode) for W, e in zip(Ws, eps, strict=True)
     ]
@@ -65,28 +72,19 @@ def project_by_weights(
 
 def concrete(variable: Any) -> Any:
     """A variable's numbers as a NumPy array, also while a function is traced."""
-    return _backend().concrete(variable)
+    return _backend.concrete(variable)
 
 
 def is_traced(x: Any) -> bool:
     """Whether x stands for a value in a graph that is being built."""
-    traced: bool = _backend().is_traced(x)
+    traced: bool = _backend.is_traced(x)
     return traced
-
-
-def _backend() -> Any:
-    name = keras.backend.backend()
-    if name not in ("jax", "tensorflow", "torch"):
-        raise ProjectionError(
-            f"Expected Keras's backend to be 'jax', 'tensorflow' or 'torch', got {name!r}."
-        )
-    return import_module(f".polar_{name}", __package__)
 
 
 def _multilinear(x: Any, Us: Matrices, *, transposed: bool) -> Any:
     Us = [None if U is None else keras.ops.cast(U, x.dtype) for U in Us]
     if keras.backend.backend() == "torch":
-        return _backend().multilinear(x, Us, transposed=transposed)
+        return _backend.multilinear(x, Us, transposed=transposed)
     first = len(x.shape) - len(Us)
     steps = []
     for axis, U in enumerate(Us, start=first):

@@ -32,6 +32,7 @@ class _Spectrum(NamedTuple):
     shift: float
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def polar(W: Tensor, eps: float, relative: bool) -> Tensor:
     A = tf.cast(W, tf.float64)
     return tf.cast(_U(A, _decompose(A, eps, relative)), W.dtype)
