@@ -95,7 +95,7 @@ def test_where_torch_is_not_installed():
         "jax",
         HERE / "suite" / "test_layers.py",
         "-k",
-        "map or saved or errors",
+        "saved or errors",
         TENSORPROJECTION_WITHOUT_TORCH="1",
     )
 

@@ -9,11 +9,19 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2]))  # for oracle.py
 
-if os.environ.get("TENSORPROJECTION_WITHOUT_TORCH"):
-    # An import of torch fails from here on as it does where it is not installed.
-    sys.modules["torch"] = None
 
-import keras
+class WithoutTorch:
+    """An import of torch fails as it does where it is not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+if os.environ.get("TENSORPROJECTION_WITHOUT_TORCH"):
+    sys.meta_path.insert(0, WithoutTorch())
+
+import keras  # noqa: E402 (what it may import is settled above)
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
