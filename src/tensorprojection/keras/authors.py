@@ -1,0 +1,65 @@
+"""The layers by the names and signatures of the paper's authors: change one import, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from .layers import TensorProjection, TransposeTensorProjection, _Projection
+
+
+class _Authors(_Projection):
+    """``q1, q2, q3, regularization='None', rate=0.1``, and everything of ours by keyword."""
+
+    def __init__(
+        self,
+        q1: int,
+        q2: int,
+        q3: int,
+        regularization: str = "None",
+        rate: float = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        self.q1, self.q2, self.q3 = q1, q2, q3
+        penalty = None if regularization == "None" else regularization
+        super().__init__((q1, q2, q3), regularization=penalty, rate=rate, **kwargs)
+
+    def _full_shape(self, in_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        # Theirs leaves a mode alone wherever it would not get smaller (larger, transposed).
+        if len(in_shape) == self.order:
+            beyond = max if self.transposed else min
+            self.out_shape = tuple(
+                q if p is None else beyond(p, q)
+                for p, q in zip(in_shape, (self.q1, self.q2, self.q3), strict=True)
+            )
+        return super()._full_shape(in_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        del config["out_shape"]
+        penalty = config.pop("regularization")
+        return {
+            **config,
+            "q1": self.q1,
+            "q2": self.q2,
+            "q3": self.q3,
+            "regularization": penalty or "None",
+        }
+
+
+@keras.saving.register_keras_serializable(package="tensorprojection")
+class TensorProjectionLayer(_Authors, TensorProjection):
+    """:class:`TensorProjection` of order three, called as the authors' own layer is.
+
+    >>> layer = TensorProjectionLayer(6, 6, 32)
+    >>> _ = layer.build((None, 12, 12, 32))
+    >>> [W.name for W in layer.weights]  # 32 channels stay
+    ['W1', 'W2']
+    """
+
+
+@keras.saving.register_keras_serializable(package="tensorprojection")
+class TransposeTensorProjectionLayer(_Authors, TransposeTensorProjection):
+    """:class:`TransposeTensorProjection` of order three, called as the authors' own layer is."""

@@ -1,0 +1,93 @@
+"""The same layer in PyTorch and in Keras: weights go both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ProjectionTypeError, ProjectionValueError
+from . import ops
+from .layers import TensorProjection, TransposeTensorProjection, _Projection
+
+if TYPE_CHECKING:
+    from .. import layers as pytorch
+
+
+def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
+    """The PyTorch layer that computes the same.
+
+    Args:
+        layer: a layer of this module that has been built.
+        channels_first: for a layer in a network of ``(height, width, channels)``: the PyTorch layer
+            takes ``(channels, height, width)``, the last mode goes first.
+    """
+    import torch
+
+    from .. import layers as pytorch
+
+    if not isinstance(layer, _Projection):
+        raise ProjectionTypeError(
+            f"Expected a TensorProjection of Keras's or its transpose, got {type(layer).__name__}."
+        )
+    if not layer.built or layer.in_shape is None:
+        raise ProjectionValueError(
+            f"Expected a layer that has been built, got {layer.name}: call it once before."
+        )
+    if None in layer.in_shape:
+        raise ProjectionValueError(
+            f"Expected every size of the input to be known, got {layer.in_shape}."
+        )
+    order: Callable[[Any], list[Any]] = _last_first if channels_first else list
+    cls = pytorch.TransposeTensorProjection if layer.transposed else pytorch.TensorProjection
+    other = cls(
+        order(layer.in_shape),
+        order(layer._full_shape(layer.in_shape)),
+        eps=order(layer.eps),
+        eps_mode=layer.eps_mode,
+        dtype=getattr(torch, layer.variable_dtype),
+    )
+    with torch.no_grad():
+        for mine, W in zip(other.Ws, order(layer.Ws), strict=True):
+            if mine is not None:
+                mine.copy_(torch.from_numpy(np.array(ops.concrete(W), dtype=np.float64)))
+    return other
+
+
+def from_torch(layer: pytorch._Projection, *, channels_last: bool = False, **kwargs: Any) -> Any:
+    """The Keras layer that computes the same as a PyTorch layer.
+
+    Args:
+        layer: a :class:`tensorprojection.TensorProjection` or its transpose.
+        channels_last: for a layer of ``(channels, height, width)``: the Keras layer takes
+            ``(height, width, channels)``, the first mode goes last.
+        kwargs: go to the Keras layer, such as ``name``.
+    """
+    from .. import layers as pytorch
+
+    if not isinstance(layer, pytorch._Projection):
+        raise ProjectionTypeError(
+            "Expected a TensorProjection of PyTorch's or its transpose, "
+            f"got {type(layer).__name__}."
+        )
+    order: Callable[[Any], list[Any]] = _first_last if channels_last else list
+    cls = TransposeTensorProjection if layer.transposed else TensorProjection
+    Ws = [W for W in order(layer.Ws) if W is not None]
+    dtype = {"dtype": str(Ws[0].dtype).removeprefix("torch.")} if Ws else {}
+    other = cls(
+        order(layer.out_shape), eps=order(layer.eps), eps_mode=layer.eps_mode, **{**dtype, **kwargs}
+    )
+    other.build((None, *order(layer.in_shape)))
+    other.set_weights([W.detach().double().cpu().numpy() for W in Ws])
+    return other
+
+
+def _last_first(by_mode: Any) -> list[Any]:
+    *others, last = by_mode
+    return [last, *others]
+
+
+def _first_last(by_mode: Any) -> list[Any]:
+    first, *others = by_mode
+    return [*others, first]
