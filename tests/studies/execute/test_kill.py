@@ -13,7 +13,8 @@ from small_runs import carry_out, results, smoke
 
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.trial.train import Unit, train
+from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.trial.unit import Unit
 
 
 @pytest.fixture(scope="module", autouse=True)

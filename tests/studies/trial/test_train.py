@@ -17,16 +17,17 @@ from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.execute import local as workers
+from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.models.backbones import backbone
 from tensorprojection.studies.models.features import run as features_of
 from tensorprojection.studies.oct import HOPE_BETA
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.study import Prepared
 from tensorprojection.studies.trial import checkpoint
 from tensorprojection.studies.trial import train as training
 from tensorprojection.studies.trial.seeds import batch_order, start_seed
-from tensorprojection.studies.trial.train import Epoch, Notice, Step, Unit, train
+from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.trial.unit import Epoch, Notice, Step, Unit
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +40,7 @@ def cache(tmp_path_factory):
 
 def smoke(name, **flags):
     known = STUDIES[name]
-    return resolve(name, known.presets, tuple(known.models), "smoke", None, flags)
+    return resolve(known, "smoke", None, flags)
 
 
 def opened(name, **flags):
@@ -716,7 +717,7 @@ def test_a_worker_says_what_went_wrong(tmp_path, monkeypatch):
     """In this process: a unit that is held by another, one that diverges, one that is done."""
     config, study = smoke("oct", learning_rate=1e30), STUDIES["oct"]
     prepared = study.prepare(config, 1, lambda *_: None)
-    assert isinstance(prepared, Prepared)
+    assert isinstance(prepared, RunInputs)
     unit = Unit(0, "base")
 
     def told(config, code=code_version()):  # noqa: B008
