@@ -149,7 +149,7 @@ def run_here(units, jobs, task):
     for unit in units:
         folder = UnitFiles.of(task.run, unit.trial, unit.model).lines.parent
         folder.mkdir(parents=True, exist_ok=True)
-        data = study.open(task.config, task.prepared)
+        data = study.open(task.config, task.inputs)
         said = []
         train(unit, study, task.config, data, task.run, said.append)
         yield from said

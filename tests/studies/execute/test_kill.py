@@ -33,8 +33,8 @@ def unit(request):
     name, model = request.param
     config = smoke(name, epochs=12)
     study = STUDIES[name]
-    prepared = study.prepare(config, 1, lambda *_: None)
-    return Unit(1, model), study, config, study.open(config, prepared)
+    inputs = study.prepare(config, 1, lambda *_: None)
+    return Unit(1, model), study, config, study.open(config, inputs)
 
 
 def epochs(folder, unit):
