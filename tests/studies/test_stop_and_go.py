@@ -9,6 +9,7 @@ import itertools
 import random
 import shutil
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -95,10 +96,8 @@ class StopAndGo(RuleBasedStateMachine):
 
     @rule(steps=st.integers(0, 25), jobs=st.integers(1, 3), order=st.integers(0, 3))
     def start_and_kill(self, steps, jobs, order):
-        try:
+        with suppress(Killed):
             start(self.folder, self.trials, self.models, self.epochs, jobs, order, steps)
-        except Killed:
-            pass
 
     @rule(jobs=st.integers(1, 3), order=st.integers(0, 3))
     def start_to_the_end(self, jobs, order):
