@@ -12,7 +12,7 @@ ROOT = Path(tensorprojection.__file__).parent
 # From the foundation up. A file in the root is a room of its own.
 RULES = ["errors", "shapes", "eps", "start_values"]
 ORDER = [*RULES, "engine", "algebra", "penalties", "functional", "nn", "mpca", "surgery", ""]
-HALVES = ["stopping", "output", "studies", "bench", "cli", "cli_spectra", "__main__"]
+HALVES = ["stopping", "output", "studies", "bench", "cli", "__main__"]
 
 
 def room(module):

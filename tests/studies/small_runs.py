@@ -5,15 +5,15 @@ from pathlib import Path
 import polars as pl
 from rich.console import Console
 
+from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.progress import Watch
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.run import Outcome, run
 
 
 def smoke(study: str, **flags) -> RunConfig:
     known = STUDIES[study]
-    return resolve(study, known.presets, tuple(known.models), "smoke", None, flags)
+    return resolve(known, "smoke", None, flags)
 
 
 def carry_out(config: RunConfig, folder: Path, jobs: int = 2) -> Outcome:

@@ -1,0 +1,134 @@
+"""``tpl run``: a study, from one command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from ..studies.config import PRESETS, preset_for, resolve
+from ..studies.errors import StudyError
+
+if TYPE_CHECKING:
+    from ..studies.study import Study
+
+MOST_JOBS = 1024
+
+# Its flags depend on the study, so it parses what follows by itself.
+app = App(
+    name="run",
+    help="Train a study's networks over many trials, and draw the paper's curves.",
+    help_flags=(),
+    version_flags=(),
+)
+
+
+@app.default
+def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
+    from ..studies.registry import STUDIES
+    from .settings import parse, study_in
+
+    flags = _flags(study_in(tokens))
+    which = f"Which study: {', '.join(STUDIES)}, a .py file with one, or package.module:NAME."
+    parse("run", run, flags, which, tokens)
+
+
+def _flags(study: Study[Any] | None) -> dict[str, Any]:
+    from .settings import HOW, WHAT, choice_flags, setting_flags
+
+    first = {
+        "preset": Annotated[
+            str | None,
+            Parameter(
+                group=WHAT,
+                help=f"Where settings start ({', '.join(PRESETS)}): the paper's numbers, a size "
+                "for a laptop (minutes; the default), or for a test (seconds).",
+            ),
+        ],
+        "config": Annotated[
+            Path | None, Parameter(group=WHAT, help="A TOML file of settings; flags override it.")
+        ],
+    }
+    last = {
+        "jobs": Annotated[
+            int | None,
+            Parameter(group=HOW, help="Processes; as many as fill the machine by default."),
+        ],
+        "unpack_limits": Annotated[
+            float | None,
+            Parameter(group=HOW, help="How many times as much as usual an archive may hold."),
+        ],
+        "out": Annotated[
+            Path | None,
+            Parameter(group=HOW, help="The run's folder; runs/STUDY-PRESET by default."),
+        ],
+        "mix_versions": Annotated[
+            bool | None,
+            Parameter(
+                group=HOW,
+                negative=(),
+                help="Go on with a run that another version of the code has begun; its table "
+                "says so.",
+            ),
+        ],
+    }
+    return {**first, **setting_flags(study), **choice_flags(study), **last}
+
+
+def run(study: str, /, **given: Any) -> None:
+    """Train a study's networks over many trials, and draw the paper's curves.
+
+    Stop it whenever you like, or let it be killed: the same command goes on from there, with the
+    results of a run that never stopped.
+    """
+    from rich.console import Console
+
+    from ..studies.data.sources import allow_archive
+    from ..studies.registry import find_study
+    from ..studies.results import RESULTS
+    from ..studies.run import default_jobs
+    from ..studies.run import run as carry_out
+    from .progress import Watch
+    from .report import report
+    from .settings import as_settings
+
+    known = find_study(study)
+    preset, config, jobs = given.get("preset"), given.get("config"), given.get("jobs")
+    settings = as_settings(known, given) | _chosen(known, given)
+    resolved = resolve(known, preset, config, settings)
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
+    usual = Path("runs") / f"{known.name}-{preset_for(preset, config, known)}"
+    folder = given.get("out") or usual
+    processes = jobs or default_jobs(resolved.threads, resolved.device)
+    if (limits := given.get("unpack_limits")) is not None:
+        allow_archive(resolved.data, limits)
+    console = Console()
+    try:
+        with Watch(console) as watch:
+            mix_versions = bool(given.get("mix_versions"))
+            outcome = carry_out(resolved, folder, processes, watch, mix_versions)
+    except KeyboardInterrupt as stop:
+        console.print("Stopped. The same command goes on from here.")
+        sys.exit(getattr(stop, "code", 130))
+    if outcome.was_finished:
+        console.print(f"{folder} is finished: nothing is left to train.", highlight=False)
+    if (folder / RESULTS).exists():
+        report(folder)
+    if outcome.failures:
+        print(
+            f"tpl: {len(outcome.failures)} networks were not trained; see above.", file=sys.stderr
+        )
+        sys.exit(1)
+
+
+def _chosen(study: Study[Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The models of a short way to choose them, where one was taken."""
+    for choice in study.choices:
+        if (value := given.get(choice.name)) is not None:
+            if given.get("models") is not None:
+                raise StudyError(f"Expected `models` or `{choice.name}`, got both.")
+            return {"models": choice.models[value]}
+    return {}

@@ -1,0 +1,47 @@
+"""``tpl summary``: the paper's model tables."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from ..studies.errors import StudyError
+
+# Its flags depend on the study, so it parses what follows by itself.
+app = App(
+    name="summary",
+    help="The networks of a study, layer by layer, with where the paper's tables differ.",
+    help_flags=(),
+    version_flags=(),
+)
+
+
+@app.default
+def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
+    from ..studies.registry import STUDIES
+    from .settings import parse, setting_flags, study_in
+
+    flags = setting_flags(study_in(tokens), ["size"])
+    flags["json"] = Annotated[bool | None, Parameter(help="Print JSON.", negative=())]
+    which = f"Whose networks: {', '.join(STUDIES)}, a .py file, or package.module:NAME."
+    parse("summary", summary, flags, which, tokens)
+
+
+def summary(study: str, /, **given: Any) -> None:
+    """The networks of a study, layer by layer, with where the paper's tables differ."""
+    from rich.console import Console
+
+    from ..studies.registry import find_study
+    from ..studies.report.summary import as_json, render, tables
+    from .settings import as_settings
+
+    known = find_study(study)
+    try:
+        made = tables(known, **as_settings(known, given))
+    except ValueError as error:
+        raise StudyError(str(error)) from None
+    if given.get("json"):
+        print(as_json(made))
+    else:
+        Console(highlight=False).print(render(made))

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorprojection.studies.chest import CHANGES as CHEST
+from tensorprojection.studies.chest import COPIES as CHEST_COPIES
+from tensorprojection.studies.data import ImageSet
+from tensorprojection.studies.data import copies as module
+from tensorprojection.studies.data.augment import augment, draw
+from tensorprojection.studies.data.cache import cached
+from tensorprojection.studies.data.copies import (
+    Copies,
+    make_copies,
+    open_copies,
+    rows_for,
+)
+from tensorprojection.studies.data.phantoms import chest, polyp
+from tensorprojection.studies.data.stored import store
+from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.kvasir import CHANGES as KVASIR
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return polyp.make(5, size=32)
+
+
+@pytest.fixture
+def originals(scenes, tmp_path):
+    return cached("images", {"test": 1}, lambda folder: store(scenes, folder), tmp_path)
+
+
+def test_every_copy_is_its_originals(scenes, originals, tmp_path):
+    steps = []
+    made = make_copies(
+        originals, scenes, 7, KVASIR, 3, tmp_path, progress=lambda *step: steps.append(step)
+    )
+    np.testing.assert_array_equal(made.of, np.repeat(np.arange(5), 7))
+    for row in (0, 6, 20, 34):
+        image, mask = augment(
+            scenes.images[row // 7][None],
+            scenes.masks[row // 7][None],
+            [draw(KVASIR, 3, row // 7, row % 7)],
+        )
+        np.testing.assert_array_equal(made.images.images[row], image[0])
+        np.testing.assert_array_equal(made.images.masks[row], mask[0])
+    assert isinstance(made.images.images, np.memmap)
+    assert made.images.class_names == scenes.class_names
+    assert len(made) == len(made.images) == 35
+    assert steps == [(16, 35), (32, 35), (35, 35)]
+
+
+def test_fewer_copies_are_the_first_ones(scenes, originals, tmp_path):
+    many = make_copies(originals, scenes, 3, KVASIR, 0, tmp_path)
+    few = make_copies(originals, scenes, 2, KVASIR, 0, tmp_path)
+    kept = np.arange(15) % 3 < 2
+    np.testing.assert_array_equal(few.images.images, many.images.images[kept])
+
+
+def test_copies_are_made_once(scenes, originals, tmp_path, monkeypatch):
+    first = make_copies(originals, scenes, 2, KVASIR, 0, tmp_path)
+    monkeypatch.setattr(module, "augment", lambda *_: pytest.fail("made again"))
+    again = make_copies(originals, scenes, 2, KVASIR, 0, tmp_path)
+    assert again.folder == first.folder
+    np.testing.assert_array_equal(open_copies(first.folder).images.images, first.images.images)
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"augmentation": CHEST}, {"copies": 1}])
+def test_another_key_makes_others(scenes, originals, tmp_path, other):
+    usual = {"copies": 2, "augmentation": KVASIR, "seed": 0, "cache": tmp_path}
+    first = make_copies(originals, scenes, **usual)
+    assert make_copies(originals, scenes, **(usual | other)).folder != first.folder
+    moved = originals.rename(originals.with_name("images-of-others"))
+    assert make_copies(moved, scenes, **usual).folder != first.folder
+
+
+def test_classes_get_the_numbers_of_the_paper(tmp_path):
+    phantoms = chest.make(8, size=32)
+    named = ImageSet(
+        phantoms.images,
+        labels=phantoms.labels,
+        class_names=phantoms.class_names,
+        groups=np.arange(8) * 10,
+        names=np.array([f"image {i}" for i in range(8)]),
+    )
+    made = make_copies(tmp_path / "images-x", named, CHEST_COPIES, CHEST, 0, tmp_path)
+    np.testing.assert_array_equal(np.bincount(made.images.labels, minlength=4), [0, 2, 4, 14])
+    np.testing.assert_array_equal(made.images.labels, named.labels[made.of])
+    np.testing.assert_array_equal(made.images.groups, made.of * 10)
+    assert list(made.images.names) == [f"image {i}" for i in made.of]
+    assert made.images.masks is None
+
+
+def test_no_copies_at_all(scenes, originals, tmp_path):
+    made = make_copies(originals, scenes, 0, KVASIR, 0, tmp_path)
+    assert len(made) == 0
+    assert made.images.images.shape == (0, 32, 32, 3)
+
+
+def test_a_wrong_number(scenes, originals, tmp_path):
+    with pytest.raises(ValueError, match="copies ≥ 0, got -1"):
+        make_copies(originals, scenes, -1, KVASIR, 0, tmp_path)
+    phantoms = chest.make(4, size=32)
+    with pytest.raises(ValueError, match=r"each of the classes Normal, Lung .* got COVID\."):
+        make_copies(originals, phantoms, {"COVID": 1}, CHEST, 0, tmp_path)
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_validation_sees_no_copy_of_what_is_trained_on_nor_the_reverse(data):
+    numbers = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+    of = np.repeat(np.arange(len(numbers)), numbers)
+    copies = Copies(ImageSet(np.zeros((len(of), 2, 2), np.uint8)), of, None)
+    order = np.array(data.draw(st.permutations(range(len(numbers)))))
+    cut = data.draw(st.integers(0, len(numbers)))
+    training, validation = order[:cut], order[cut:]
+    seen = rows_for(copies, training)
+    assert {int(i) for i in of[seen]} <= set(training.tolist())
+    assert not set(of[seen]) & set(validation)
+    # And training misses none: each original's copies are all on one side.
+    assert len(seen) == sum(numbers[i] for i in training)
+    assert sorted([*seen, *rows_for(copies, validation)]) == list(range(len(of)))
+
+
+def test_far_too_many(scenes, originals, tmp_path):
+    """Refused before memory is asked for."""
+    with pytest.raises(StudyError, match="at most 10000 copies of each image, got 100000000"):
+        make_copies(originals, scenes, 10**8, KVASIR, 0, tmp_path)
+    many = np.broadcast_to(scenes.images[:1], (10**8, 32, 32, 3))
+    masks = np.broadcast_to(scenes.masks[:1], (10**8, 32, 32))
+    crowd = ImageSet(many, masks=masks, class_names=scenes.class_names, checked=True)
+    with pytest.raises(StudyError, match=r"GB of free memory for the list of 10{12} copies"):
+        make_copies(originals, crowd, 10_000, KVASIR, 0, tmp_path)
+
+
+def test_more_than_the_disk_has(scenes, originals, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 10**4})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(StudyError, match=r"GB free for the cache .*tpl cache clear"):
+        make_copies(originals, scenes, 20, KVASIR, 0, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [originals.name]
