@@ -70,9 +70,16 @@ def in_functorch() -> bool:
     return _functorch.peek_interpreter_stack() is not None
 
 
+def mark_constant(function: Any) -> Any:
+    """What torch.compiler.assume_constant_result does, without its import of the whole compiler."""
+    function._dynamo_marked_constant = True
+    return function
+
+
+@mark_constant
 def compiles_transform() -> bool:
-    """Inside of Dynamo, which knows this name: whether it traces a transform of torch.func."""
-    return _functorch.get_dynamic_layer_stack_depth() > 0
+    """Inside of Dynamo, which calls this while it traces: whether that is inside torch.func."""
+    return _functorch.peek_interpreter_stack() is not None
 
 
 def in_forward_mode() -> bool:
@@ -101,12 +108,6 @@ def is_exporting() -> bool:
     behind it is right.
     """
     return torch.compiler._is_exporting_flag
-
-
-def mark_constant(function: Any) -> Any:
-    """What torch.compiler.assume_constant_result does, without its import of the whole compiler."""
-    function._dynamo_marked_constant = True
-    return function
 
 
 def real_tensor(W: Tensor) -> Tensor | None:
