@@ -144,7 +144,7 @@ MISTAKES = [
     (["spectra", "--data", "x.npy", "--out", "x.foo"], "x.foo"),
     (["spectra", "--data", "x.npy", "--out", "x"], "Expected a drawing's name to end with one of"),
     (["run", "oct", "--device", "abacus"], "The device 'abacus' cannot be used"),
-    (["run", "oct", "--channels", "16"], "Channels is not a setting of the oct study"),
+    (["run", "oct", "--channels", "16"], "--channels is not a setting of the oct study"),
     (["run", "oct", "--compression", "normal"], "--compression is not a setting of the oct study"),
     (
         ["run", "kvasir", "--compression", "normal", "--models", "tpl"],
@@ -195,7 +195,7 @@ def test_a_mistake_gives_one_line_and_exit_code_2(arguments, says, tpl, elsewher
 def test_a_file_of_settings_with_a_mistake(tpl, elsewhere):
     (elsewhere / "mine.toml").write_text("epochs = 3\nepoch = 4\n")
     code, _, err = tpl("run", "oct", "--config", "mine.toml")
-    assert (code, err) == (2, "tpl: epoch is not a setting of a run.\n")
+    assert (code, err) == (2, "tpl: epoch is not a setting of the oct study.\n")
 
 
 # tpl run
