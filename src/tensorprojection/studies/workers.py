@@ -11,7 +11,7 @@ import multiprocessing
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -27,7 +27,7 @@ from .config import RunConfig
 from .errors import StudyError
 from .processes import end_with_parent, settings_to_inherit
 from .results import UnitFiles
-from .study import Prepared
+from .study import Data, Prepared
 from .training import Epoch, Notice, Step, Unit, train
 
 # A unit that kills its process this often without finishing an epoch is given up.
@@ -168,35 +168,41 @@ def work(link: Connection, task: Task, unit: Unit | None) -> None:
 
     config = task.config
     torch.set_num_threads(config.threads)
-    study, data = STUDIES[config.study], None
+    study = STUDIES[config.study]
+    data: Data | None = None
     while unit is not None:
-        say = _Say(link)
-        files = UnitFiles.of(task.run, unit.trial, unit.model)
-        try:
-            _check_code(task)
+        here = unit
+
+        def carry_out() -> None:
+            nonlocal data
             data = data or study.open(config, task.prepared)
+            files = UnitFiles.of(task.run, here.trial, here.model)
             files.lock.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
-                train(unit, study, config, data, task.run, say)
+                train(here, study, config, data, task.run, Say(link.send))
             files.lock.unlink(missing_ok=True)
-        except _CodeChangedError as error:
-            link.send(Failed(unit, str(error), stop=True))
-        except (StudyError, ProjectionError) as error:
-            link.send(Failed(unit, str(error)))
-        except Timeout:
-            link.send(
-                Failed(unit, "another process still trains it. Run again when that has ended.")
-            )
-        except OSError as error:
-            where = error.filename or task.run
-            link.send(
-                Failed(unit, f"could not read or write {where}: {error.strerror}.", stop=True)
-            )
-        except Exception as error:
-            link.send(Failed(unit, _too_little_memory(error) or traceback.format_exc()))
-        else:
-            link.send(Done(unit))
+
+        link.send(attempt(unit, task, carry_out) or Done(unit))
         unit = link.recv()
+
+
+def attempt(unit: Unit, task: Task, carry_out: Callable[[], None]) -> Failed | None:
+    """Carry it out; what went wrong, in words for the user."""
+    try:
+        _check_code(task)
+        carry_out()
+    except _CodeChangedError as error:
+        return Failed(unit, str(error), stop=True)
+    except (StudyError, ProjectionError) as error:
+        return Failed(unit, str(error))
+    except Timeout:
+        return Failed(unit, "another process still trains it. Run again when that has ended.")
+    except OSError as error:
+        where = error.filename or task.run
+        return Failed(unit, f"could not read or write {where}: {error.strerror}.", stop=True)
+    except Exception as error:
+        return Failed(unit, _too_little_memory(error) or traceback.format_exc())
+    return None
 
 
 class _CodeChangedError(StudyError):
@@ -225,11 +231,13 @@ def _too_little_memory(error: Exception) -> str | None:
     )
 
 
-class _Say:
+class Say:
     """Sends events on; steps are gathered, as they can come by the hundred a second."""
 
-    def __init__(self, link: Connection) -> None:
-        self.link = link
+    def __init__(
+        self, send: Callable[[Step | Epoch | Notice], None], seconds: float = SAY_SECONDS
+    ) -> None:
+        self.send, self.seconds = send, seconds
         self.steps: Step | None = None
         self.last = time.monotonic()
 
@@ -238,10 +246,10 @@ class _Say:
         if isinstance(event, Step):
             if self.steps is not None:
                 event = event.after(self.steps)
-            if now - self.last < SAY_SECONDS:
+            if now - self.last < self.seconds:
                 self.steps = event
                 return
         elif self.steps is not None:
-            self.link.send(self.steps)
-        self.link.send(event)
+            self.send(self.steps)
+        self.send(event)
         self.steps, self.last = None, now

@@ -1,0 +1,1 @@
+"""Where units are trained: in processes of this machine, or on a Ray cluster."""

@@ -1,0 +1,209 @@
+"""Units on a Ray cluster: an actor for each place, handed one unit after the other.
+
+The driver alone writes the run's folder. A worker sends each epoch back with its checkpoint; what
+has not arrived has not happened. So a worker, a node or the driver may die at any moment: the unit
+goes on from the last epoch that arrived.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from filelock import FileLock, Timeout
+
+from .. import checkpoint
+from ..checkpoint import DamagedError
+from ..config import RunConfig
+from ..data.cache import digest_of
+from ..data.sent import content_of
+from ..files import write_whole
+from ..processes import memory_settings
+from ..results import UnitFiles
+from ..training import Epoch, Notice, Unit
+from ..workers import ATTEMPTS, STRAGGLER_SECONDS, Done, Event, Failed, Restarted, Task
+from .ray_cluster import RayOptions, check_nodes, places
+from .ray_worker import Ended, Kept, Message, State, Trainer
+
+# Without any worker at work, this long for a new one to find a place and to start.
+PLACE_SECONDS = 30.0
+
+
+class Handle(Protocol):
+    """A Ray actor; its methods' ``remote`` return references to what they will have returned."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
+@dataclass
+class _Worker:
+    actor: Handle
+    pending: Any  # the reference that is waited for
+    stage: str  # what that is: "look" for images, "receive" them, or "train"
+    unit: Unit | None = None
+
+
+class RayExecutor:
+    """Trains units on the cluster that this process is connected to."""
+
+    def __init__(self, options: RayOptions, config: RunConfig) -> None:
+        self.options = options
+        self.needed = options.resources(config)
+        self.places = places(self.needed)
+        check_nodes(self.needed)
+
+    def run_units(self, units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
+        """Train these units with so many workers, and pass on what they say."""
+        yield from _Session(self.options, self.needed, units, jobs, task).run()
+
+
+class _Session:
+    def __init__(
+        self,
+        options: RayOptions,
+        needed: Mapping[str, float],
+        units: Sequence[Unit],
+        jobs: int,
+        task: Task,
+    ) -> None:
+        import ray
+
+        self.ray = ray
+        self.options, self.task, self.jobs = options, task, jobs
+        self.waiting = deque(units)
+        self.deaths: Counter[Unit] = Counter()
+        self.lost = 0  # workers, one after the other, that died before they were given a unit
+        self.workers: list[_Worker] = []
+        self.shared = _Shared(task, options.paths)
+        self.task_there = ray.put(task)
+        self.actor = ray.remote(
+            num_cpus=needed["CPU"],
+            num_gpus=needed["GPU"],
+            max_restarts=0,
+            runtime_env={"env_vars": memory_settings()},
+        )(Trainer)
+        self.heard = time.monotonic()
+
+    def run(self) -> Iterator[Event]:
+        try:
+            while self.waiting or any(worker.unit for worker in self.workers):
+                self._engage()
+                for worker in self._ready():
+                    yield from self._hear(worker)
+                idle = not any(worker.unit for worker in self.workers)
+                if idle and self.waiting and time.monotonic() - self.heard > PLACE_SECONDS:
+                    yield Failed(
+                        self.waiting[0],
+                        f"no node has had room for it for {PLACE_SECONDS:.0f} s. Is the cluster "
+                        "still there, and is it free? The same command goes on from here.",
+                        stop=True,
+                    )
+                    return
+        finally:
+            for worker in list(self.workers):
+                self._dismiss(worker)
+
+    def _engage(self) -> None:
+        """As many workers as there are places or units; those that find no room wait for it."""
+        at_work = sum(worker.unit is not None for worker in self.workers)
+        while len(self.workers) < min(self.jobs, at_work + len(self.waiting)):
+            actor = self.actor.remote(self.task_there)
+            look = actor.lacks.remote(self.shared.digests, self.options.paths)
+            self.workers.append(_Worker(actor, look, "look"))
+
+    def _dismiss(self, worker: _Worker) -> None:
+        self.workers.remove(worker)
+        self.ray.kill(worker.actor)
+
+    def _ready(self) -> list[_Worker]:
+        """The workers of which something has come."""
+        pending = {worker.pending: worker for worker in self.workers}
+        ready, _ = self.ray.wait(list(pending), timeout=1.0)
+        if ready:  # and all others that are ready too: one question for many
+            ready, _ = self.ray.wait(list(pending), num_returns=len(pending), timeout=0)
+            self.heard = time.monotonic()
+        return [pending[found] for found in ready]
+
+    def _hear(self, worker: _Worker) -> Iterator[Event]:
+        try:
+            found = self.ray.get(worker.pending)
+        except self.ray.exceptions.RayError as error:
+            yield from self._mourn(worker, error)
+            return
+        if worker.stage == "look" and found:
+            worker.stage = "receive"
+            worker.pending = worker.actor.receive.remote(self.shared.sent(found))
+        elif worker.stage != "train":
+            self.lost = 0
+            yield from self._hand(worker)
+        else:
+            for message in found:
+                yield from self._take(worker, message)
+
+    def _hand(self, worker: _Worker) -> Iterator[Event]:
+        """Give the worker the next unit; without one it goes home."""
+        while self.waiting:
+            unit = self.waiting.popleft()
+            state = yield from _state(self.task.run, unit)
+            if state is None:
+                continue
+            worker.unit, worker.stage = unit, "train"
+            worker.actor.begin.remote(unit, state)
+            worker.pending = worker.actor.messages.remote()
+            return
+        self._dismiss(worker)
+
+    def _take(self, worker: _Worker, message: Message) -> Iterator[Event]:
+        if isinstance(message, Ended):
+            files = UnitFiles.of(self.task.run, message.unit.trial, message.unit.model)
+            if message.lines and not (files.lines.exists()):
+                write_whole(files.lines, message.lines)
+            worker.unit = None
+            yield message.failed or Done(message.unit)
+            yield from self._hand(worker)
+            return
+        if isinstance(message, Kept):
+            _keep(self.task.run, message)
+            self.deaths.pop(message.epoch.unit, None)
+            yield message.epoch
+        else:
+            yield message
+
+    def _mourn(self, worker: _Worker, error: Exception) -> Iterator[Event]:
+        unit = worker.unit
+        self._dismiss(worker)
+        how = _how(error)
+        if unit is None:
+            self.lost += 1
+            if self.lost >= ATTEMPTS:
+                why = f"{ATTEMPTS} workers ended before they could begin: {how}."
+                yield Failed(self.waiting[0], why, stop=True)
+                self.waiting.clear()
+            return
+        self.deaths[unit] += 1
+        if self.deaths[unit] < ATTEMPTS:
+            self.waiting.appendleft(unit)
+            yield Restarted(unit, how)
+        else:
+            yield Failed(
+                unit,
+                f"its worker ended {ATTEMPTS} times ({how}), perhaps for lack of memory. Run again "
+                "with more --cpus-per-trial or a smaller --batch: what was computed is kept.",
+            )
+
+
+def _state(run: Path, unit: Unit) -> Iterator[Event]:
+    ...
+
+
+def _keep(run: Path, kept: Kept) -> None:
+    """See Note [Rows and checkpoint]: the checkpoint first."""
+    unit = kept.epoch.unit
+    files = UnitFiles.of(run, unit.trial, unit.model)
+    assert kept.state.checkpoint is not None
+    write_whole(files.checkpoint, kept.state.checkpoint)
+    write_whole(files.lines, kept.state.lines)
