@@ -20,10 +20,10 @@ import torch
 
 from tensorprojection.studies.chest import CHEST
 from tensorprojection.studies.config import resolve
-from tensorprojection.studies.features import BATCH, run
 from tensorprojection.studies.models.backbones import backbone
+from tensorprojection.studies.models.features import BATCH, run
 from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.training import Epoch, Unit, train
+from tensorprojection.studies.trial.train import Epoch, Unit, train
 
 
 def random_densenet121(folder: Path) -> Path:

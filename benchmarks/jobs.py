@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import median
 
 from tensorprojection.studies.config import RunConfig, resolve
+from tensorprojection.studies.execute.local import Task, run_units
 from tensorprojection.studies.oct import OCT
 from tensorprojection.studies.study import Prepared
-from tensorprojection.studies.training import Epoch, Unit
-from tensorprojection.studies.workers import Task, run_units
+from tensorprojection.studies.trial.train import Epoch, Unit
 
 
 def rate(config: RunConfig, prepared: Prepared, jobs: int) -> float:

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import tensorprojection as tp
 from tensorprojection import ProjectionError, ProjectionTypeError, ProjectionValueError
-from tensorprojection.cli_spectra import load_array, spectra
+from tensorprojection.cli.spectra import load_array, spectra
 
 
 def samples(*shape, seed=0, noise=0.2):

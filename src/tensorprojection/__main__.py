@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """The command line; without the packages it needs, one line that says how to get them."""
     try:
-        from .cli import main as run
+        from .cli.main import main as run
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", __package__):  # no package of others: a mistake in this one

@@ -11,7 +11,7 @@ from tensorprojection.bench.cases import CASES
 from tensorprojection.bench.limit import least_bytes, least_flops
 from tensorprojection.bench.measure import ratio
 from tensorprojection.bench.peers import Textbook
-from tensorprojection.cli import app, main
+from tensorprojection.cli.main import app, main
 
 
 def test_a_run_leaves_a_record_and_a_figure(tmp_path, capsys):

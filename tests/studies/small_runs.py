@@ -5,8 +5,8 @@ from pathlib import Path
 import polars as pl
 from rich.console import Console
 
+from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.progress import Watch
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.run import Outcome, run
 

@@ -9,9 +9,7 @@ import polars as pl
 import pytest
 import torch
 
-from tensorprojection.studies import checkpoint
 from tensorprojection.studies import results as module
-from tensorprojection.studies.checkpoint import Checkpoint, DamagedError
 from tensorprojection.studies.results import (
     RESULTS,
     UnitFiles,
@@ -19,6 +17,8 @@ from tensorprojection.studies.results import (
     gather,
     write_results,
 )
+from tensorprojection.studies.trial import checkpoint
+from tensorprojection.studies.trial.checkpoint import Checkpoint, DamagedError
 
 SCHEMA = {
     "study": pl.String,

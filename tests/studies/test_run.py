@@ -15,20 +15,20 @@ from rich.console import Console
 from small_runs import carry_out, results, smoke
 
 import tensorprojection.studies.run
+from tensorprojection.cli.progress import Watch
 from tensorprojection.studies import limits
 from tensorprojection.studies.code_version import code_version, digest
 from tensorprojection.studies.config import RunConfig, read_toml
-from tensorprojection.studies.curves import read
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.figures import caption
-from tensorprojection.studies.progress import Watch
+from tensorprojection.studies.execute.local import Done, run_units
 from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.report.curves import read
+from tensorprojection.studies.report.figures import caption
+from tensorprojection.studies.report.table import as_markdown
 from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.run import run
-from tensorprojection.studies.table import as_markdown
-from tensorprojection.studies.training import Epoch, train
-from tensorprojection.studies.workers import Done, run_units
+from tensorprojection.studies.trial.train import Epoch, train
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -358,7 +358,7 @@ def test_a_killed_worker_is_replaced(finished, tmp_path, monkeypatch):
 
 
 def test_a_unit_that_always_kills_its_worker_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("tensorprojection.studies.workers.work", _die)
+    monkeypatch.setattr("tensorprojection.studies.execute.local.work", _die)
     outcome = carry_out(smoke("oct", trials=1, models=("base",)), tmp_path, jobs=1)
     (failure,) = outcome.failures
     assert "ended 3 times with exit code 3" in failure.why

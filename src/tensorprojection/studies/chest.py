@@ -21,12 +21,12 @@ from .data.images import ImageSet
 from .data.stack import Stack
 from .data.stored import open_stored
 from .errors import StudyError
-from .features import features_folder, open_features
-from .metrics import Classification
 from .models.backbones import BACKBONES, identity
 from .models.chest_head import HEADS, chest_head, start_from_mpca
-from .sides import sides_of
+from .models.features import features_folder, open_features
 from .study import Prepared, Progress, Rows, Study, open_asked_for
+from .trial.metrics import Classification
+from .trial.sides import sides_of
 
 CLASSES = 4
 

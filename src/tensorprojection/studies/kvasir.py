@@ -15,11 +15,11 @@ from .data.images import ImageSet
 from .data.stack import Stack
 from .data.stored import open_stored
 from .errors import StudyError
-from .losses import dice_loss
-from .metrics import Segmentation
 from .models.unet import FORMS, unet
-from .sides import sides_of
 from .study import Prepared, Progress, Rows, Study, open_asked_for
+from .trial.losses import dice_loss
+from .trial.metrics import Segmentation
+from .trial.sides import sides_of
 
 SPLIT = (700, 300)
 

@@ -14,10 +14,10 @@ from .config import RunConfig
 from .data.images import ImageSet
 from .data.stored import open_stored
 from .errors import StudyError
-from .metrics import Classification
 from .models.oct_cnn import HEADS, freeze_mpca, oct_cnn
-from .sides import sides_of
 from .study import Prepared, Progress, Rows, Study, open_asked_for
+from .trial.metrics import Classification
+from .trial.sides import sides_of
 
 CLASSES = 4
 # D(U) starts near 35 for 32 columns of 128: so it weighs about as much as a quarter of the loss.

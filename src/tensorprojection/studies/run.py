@@ -12,18 +12,18 @@ from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 
+from ..cli.progress import Watch
 from .code_version import code_version
 from .config import RunConfig, checked, read_config
 from .errors import StudyError
+from .execute.local import Done, Failed, Task, run_units
 from .files import write_whole
 from .limits import check_fits
-from .progress import Watch
 from .record import Record, add_record, read_record
 from .registry import STUDIES
 from .results import UnitFiles, gather, write_results
 from .study import Prepared
-from .training import Unit
-from .workers import Done, Failed, Task, run_units
+from .trial.train import Unit
 
 # What a second start may ask for more of: what is there does not depend on it.
 EXTENSIBLE = ("trials", "models", "epochs")

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from tensorprojection.studies import cli_data
+from tensorprojection.cli import data as cli_data
 from tensorprojection.studies.data.check import check, render
 from tensorprojection.studies.data.sources import open_images
 from tensorprojection.studies.errors import StudyError

@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
-from tensorprojection.studies import cli_cache
+from tensorprojection.cli import cache as cli_cache
 from tensorprojection.studies.data.augment import KVASIR
 from tensorprojection.studies.data.cache import cached
 from tensorprojection.studies.data.copies import make_copies

@@ -11,7 +11,7 @@ import kagglesdk.kaggle_env
 import pytest
 import requests
 
-from tensorprojection.studies import cli_data
+from tensorprojection.cli import data as cli_data
 from tensorprojection.studies.data.kaggle import get
 from tensorprojection.studies.errors import StudyError
 

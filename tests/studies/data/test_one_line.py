@@ -7,7 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from tensorprojection import cli
+from tensorprojection.cli import main as cli
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 

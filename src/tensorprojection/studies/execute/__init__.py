@@ -1,1 +1,1 @@
-"""Where units are trained: in processes of this machine, or on a Ray cluster."""
+"""Who trains: executors that take units and give back what happens to them."""

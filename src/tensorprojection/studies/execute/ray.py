@@ -16,17 +16,17 @@ from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
-from .. import checkpoint
-from ..checkpoint import DamagedError
 from ..config import RunConfig
 from ..data.cache import digest_of
 from ..data.sent import content_of
 from ..files import write_whole
-from ..processes import memory_settings
 from ..results import UnitFiles
-from ..training import Epoch, Notice, Unit
-from ..workers import ATTEMPTS, STRAGGLER_SECONDS, Done, Event, Failed, Restarted, Task
-from .ray_cluster import RayOptions, check_nodes, places
+from ..trial import checkpoint
+from ..trial.checkpoint import DamagedError
+from ..trial.train import Notice, Unit
+from .local import ATTEMPTS, STRAGGLER_SECONDS, Done, Event, Failed, Restarted, Task
+from .processes import memory_settings
+from .ray_cluster import RayOptions, check_nodes, first_line, places
 from .ray_worker import Ended, Kept, Message, State, Trainer
 
 # Without any worker at work, this long for a new one to find a place and to start.
@@ -78,7 +78,7 @@ class _Session:
         self.deaths: Counter[Unit] = Counter()
         self.lost = 0  # workers, one after the other, that died before they were given a unit
         self.workers: list[_Worker] = []
-        self.shared = _Shared(task, options.paths)
+        self.shared = _Shared(task)
         self.task_there = ray.put(task)
         self.actor = ray.remote(
             num_cpus=needed["CPU"],
@@ -141,6 +141,8 @@ class _Session:
             self.lost = 0
             yield from self._hand(worker)
         else:
+            if not isinstance(found[-1], Ended):
+                worker.pending = worker.actor.messages.remote()  # the worker need not wait for us
             for message in found:
                 yield from self._take(worker, message)
 
@@ -148,9 +150,12 @@ class _Session:
         """Give the worker the next unit; without one it goes home."""
         while self.waiting:
             unit = self.waiting.popleft()
-            state = yield from _state(self.task.run, unit)
-            if state is None:
+            files = UnitFiles.of(self.task.run, unit.trial, unit.model)
+            if (failed := _await_stragglers(unit, files)) is not None:
+                yield failed
                 continue
+            state, notices = _state(unit, files)
+            yield from notices
             worker.unit, worker.stage = unit, "train"
             worker.actor.begin.remote(unit, state)
             worker.pending = worker.actor.messages.remote()
@@ -159,14 +164,11 @@ class _Session:
 
     def _take(self, worker: _Worker, message: Message) -> Iterator[Event]:
         if isinstance(message, Ended):
-            files = UnitFiles.of(self.task.run, message.unit.trial, message.unit.model)
-            if message.lines and not (files.lines.exists()):
-                write_whole(files.lines, message.lines)
             worker.unit = None
+            _restore_lines(self.task.run, message)
             yield message.failed or Done(message.unit)
             yield from self._hand(worker)
-            return
-        if isinstance(message, Kept):
+        elif isinstance(message, Kept):
             _keep(self.task.run, message)
             self.deaths.pop(message.epoch.unit, None)
             yield message.epoch
@@ -196,8 +198,63 @@ class _Session:
             )
 
 
-def _state(run: Path, unit: Unit) -> Iterator[Event]:
-    ...
+class _Shared:
+    """What all trials share: folders of the cache, and those of them that had to be sent."""
+
+    def __init__(self, task: Task) -> None:
+        self.digests = {folder: digest_of(folder) for folder in task.prepared.folders.values()}
+        self.references: dict[Path, dict[str, Any]] = {}
+
+    def sent(self, folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
+        """References to their content in the object store, where each is put once."""
+        import ray
+
+        for folder in folders:
+            if folder not in self.references:
+                content = content_of(folder)
+                self.references[folder] = {name: ray.put(file) for name, file in content.items()}
+        return {folder: self.references[folder] for folder in folders}
+
+
+def _state(unit: Unit, files: UnitFiles) -> tuple[State, list[Event]]:
+    """What is kept of the unit, and what there is to say about it."""
+    there = files.read().rows
+    try:
+        kept = checkpoint.read(files.checkpoint)
+    except DamagedError as error:
+        files.checkpoint.unlink(missing_ok=True)
+        return State(), [Notice(unit, f"{error} and removed; trained anew from epoch 1.")]
+    if kept is None and there:
+        return State(), [Notice(unit, f"{files.checkpoint} is gone; trained anew from epoch 1.")]
+    return State(files.lines.read_bytes() if there else b"", kept), []
+
+
+def _await_stragglers(unit: Unit, files: UnitFiles) -> Failed | None:
+    """A process of an earlier, local start may still be about to end; it holds the unit's lock."""
+    files.lock.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
+            files.lock.unlink(missing_ok=True)
+    except Timeout:
+        return Failed(unit, "another process still trains it. Run again when that has ended.")
+    return None
+
+
+def _how(error: Exception) -> str:
+    """Why a worker is gone, in few words."""
+    from ray import exceptions
+
+    if isinstance(error, exceptions.ActorDiedError | exceptions.ActorUnavailableError):
+        text = str(error)
+        for sign, meaning in (
+            ("node", "its node died"),
+            ("OOM", "its node was out of memory"),
+            ("out of memory", "its node was out of memory"),
+        ):
+            if sign in text and sign != "node":
+                return meaning
+        return "its node died" if "node died" in text or "Node died" in text else "its worker died"
+    return first_line(error)
 
 
 def _keep(run: Path, kept: Kept) -> None:
@@ -207,3 +264,11 @@ def _keep(run: Path, kept: Kept) -> None:
     assert kept.state.checkpoint is not None
     write_whole(files.checkpoint, kept.state.checkpoint)
     write_whole(files.lines, kept.state.lines)
+
+
+def _restore_lines(run: Path, ended: Ended) -> None:
+    """A unit whose lines were lost and whose checkpoint has them all ends without an epoch."""
+    files = UnitFiles.of(run, ended.unit.trial, ended.unit.model)
+    there = files.lines.read_bytes() if files.lines.exists() else b""
+    if ended.lines and ended.lines != there:
+        write_whole(files.lines, ended.lines)

@@ -90,7 +90,7 @@ def connected(options: RayOptions) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise StudyError(
             f"Could not connect to Ray at {options.address or 'a cluster of its own'}: "
-            f"{_first_line(error)}"
+            f"{first_line(error)}"
         ) from error
     try:
         yield
@@ -199,7 +199,7 @@ def check_nodes(needed: dict[str, float]) -> None:
         try:
             found = ray.get(answer)
         except ray.exceptions.RayError as error:
-            raise StudyError(f"Node {name} cannot be used: {_first_line(error)}") from error
+            raise StudyError(f"Node {name} cannot be used: {first_line(error)}") from error
         if found is None:
             raise StudyError(
                 f"Node {name} does not have tensorprojection, or not all that it needs: pip "
@@ -233,7 +233,8 @@ def _by_value(function: Callable[[], str | None]) -> Callable[[], str | None]:
     return function
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, without what it goes on to say."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

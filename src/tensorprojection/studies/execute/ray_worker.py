@@ -17,8 +17,8 @@ from ..data.cache import DIGEST
 from ..data.sent import is_received, receive
 from ..data.sums import damage
 from ..results import UnitFiles
-from ..training import Epoch, Notice, Step, Unit, train
-from ..workers import Failed, Say, Task, attempt
+from ..trial.train import Epoch, Notice, Step, Unit, train
+from .local import Failed, Say, Task, attempt
 
 # Steps come less often than from a process beside: a driver may hear a thousand workers.
 SAY_SECONDS = 1.0

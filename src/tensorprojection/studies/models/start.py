@@ -24,7 +24,7 @@ from torch import nn
 
 from tensorprojection import HOPE, TensorProjection, TransposeTensorProjection
 
-from ..seeds import parameter_seed
+from ..trial.seeds import parameter_seed
 from .contraction import Contraction
 
 M = TypeVar("M", bound=nn.Module)

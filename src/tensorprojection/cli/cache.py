@@ -1,0 +1,48 @@
+"""``tpl cache``: what the studies keep on disk, and removing it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from ..studies.config import StudyName as Study
+
+app = App(name="cache", help="What the studies keep on disk: list it, clear it.")
+
+
+@app.command(name="list")
+def list_() -> None:
+    """Show each folder of the cache: what it is and was made from, its size, when it was used."""
+    from rich.console import Console
+
+    from ..studies.data.entries import entries, render
+
+    Console().print(render(entries()))
+
+
+@app.command
+def clear(
+    *,
+    study: Annotated[Study | None, Parameter(help="Only what this study made.")] = None,
+    older_than: Annotated[
+        float | None, Parameter(help="Only what was not used for so many days.")
+    ] = None,
+) -> None:
+    """Remove what is kept, all or a part; it is made again when it is needed.
+
+    What a run works with stays, and is named. The exit status is 1 where something could not be
+    removed.
+    """
+    from ..studies.data.entries import chosen, clear, entries, gigabytes
+
+    removed, kept = clear(chosen(entries(), study, older_than))
+    for entry in removed:
+        print(f"removed {entry.name} ({gigabytes(entry.bytes)})")
+    for entry, why in kept:
+        print(f"tpl: kept {entry.name}: {why}", file=sys.stderr)
+    total = gigabytes(sum(entry.bytes for entry in removed))
+    print(f"{len(removed)} folders removed, {total} freed; {len(kept)} kept.")
+    if kept:
+        sys.exit(1)

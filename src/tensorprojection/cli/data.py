@@ -1,0 +1,62 @@
+"""``tpl data``: getting a study's images, and looking them over."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from ..studies.config import StudyName as Study
+
+app = App(name="data", help="The studies' images: download them, look them over.")
+
+
+@app.command
+def get(
+    study: Annotated[Study, Parameter(help="Which study's images.")],
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="A folder for them. Default: kagglehub's cache.")
+    ] = None,
+) -> None:
+    """Download a study's images from Kaggle, and print where they are."""
+    from ..studies.data.kaggle import get as download
+
+    print(download(study, out))
+
+
+@app.command
+def check(
+    path: Annotated[Path, Parameter(help="A folder, a zip or tar file of one, or an .npz file.")],
+    /,
+    *,
+    study: Annotated[
+        Study | None, Parameter(help="Whose images they are. Default: as the layout says.")
+    ] = None,
+    as_json: Annotated[
+        bool, Parameter(name="--json", negative="", help="Print all that was found as JSON.")
+    ] = False,
+    unpack_limits: Annotated[
+        float, Parameter(help="How many times as much as usual an archive may hold.")
+    ] = 1,
+) -> None:
+    """Look images over: counts, sizes, damaged files, duplicates, patients on both sides.
+
+    The rules are those of a run. The exit status is 1 where there is a problem.
+    """
+    from rich.console import Console
+
+    from ..studies.data.check import check as look
+    from ..studies.data.check import render
+
+    report = look(path, study, unpack_limits=unpack_limits)
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=1))
+    else:
+        Console().print(render(report))
+    if not report.ok:
+        sys.exit(1)

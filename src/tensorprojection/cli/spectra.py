@@ -1,0 +1,77 @@
+"""``tpl spectra``: the spectra of stored data, and a shape for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from zipfile import BadZipFile
+
+import numpy as np
+from cyclopts import Parameter
+
+from ..errors import ProjectionValueError
+from ..source import Array
+from ..spectra import plot_spectra, suggest_out_shape
+
+
+def spectra(
+    *,
+    data: Annotated[Path, Parameter(help="A .npy or .npz file; samples along the first axis.")],
+    energy: Annotated[float, Parameter(help="The share of the energy to keep.")] = 0.95,
+    array: Annotated[
+        str | None, Parameter(help="Which array of a .npz; else its only one, or 'images'.")
+    ] = None,
+    out: Annotated[
+        Path | None, Parameter(help="Where to draw the spectra, as .png or .pdf.")
+    ] = None,
+) -> None:
+    """Energy by mode of stored data, and the smallest shape that keeps a share of it."""
+    if out is not None:
+        check_drawable(out)
+    suggestion = suggest_out_shape(load_array(data, array), energy)
+    print(suggestion.table())
+    print(suggestion)
+    if out is not None:
+        plot_spectra(suggestion, out)
+        print(f"wrote {out}")
+
+
+def check_drawable(path: Path) -> None:
+    """Told before the data is read, which may take its time."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
+        raise ProjectionValueError(
+            f"Expected a drawing's name to end with one of {', '.join(known)}, got {path.name}."
+        )
+
+
+def load_array(path: Path, name: str | None = None) -> Array:
+    """The array in a file: of a .npy as a memory map, of a .npz read whole."""
+    if path.suffix not in (".npy", ".npz"):
+        raise ProjectionValueError(f"Expected a .npy or .npz file, got {path}.")
+    if not path.is_file():
+        raise ProjectionValueError(f"Expected a file at {path}, got none.")
+    try:
+        if path.suffix == ".npy":
+            mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+            return mapped
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            chosen: Array = arrays[_choose(arrays.files, name, path)]
+            return chosen
+    except ProjectionValueError:
+        raise
+    except (OSError, EOFError, ValueError, BadZipFile) as error:
+        raise ProjectionValueError(f"Expected an array of numbers in {path}: {error}.") from error
+
+
+def _choose(names: list[str], wanted: str | None, path: Path) -> str:
+    if wanted is None and len(names) == 1:
+        return names[0]
+    name = "images" if wanted is None else wanted
+    if name not in names:
+        raise ProjectionValueError(
+            f"Expected array {name!r} in {path}, got {', '.join(map(repr, names)) or 'none'}."
+        )
+    return name

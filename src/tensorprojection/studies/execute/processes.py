@@ -1,0 +1,67 @@
+"""What all processes that a run starts have in common."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+
+
+@contextmanager
+def settings_to_inherit() -> Iterator[None]:
+    """What processes started in here take over: Ctrl-C is the parent's, and freed memory is kept.
+
+    By default glibc's malloc gives every large block back and gets it anew, page by page, at each
+    step: for networks of this size that takes nearly as long as the arithmetic.
+    """
+    settings = memory_settings()
+    os.environ.update(settings)
+    try:
+        with _without_interrupts():
+            yield
+    finally:
+        for name in settings:
+            del os.environ[name]
+
+
+def memory_settings() -> dict[str, str]:
+    """Environment variables for a process that trains, but those that the user has set."""
+    settings = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+    return {name: value for name, value in settings.items() if name not in os.environ}
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes started in here never hear Ctrl-C; here it is heard afterwards."""
+    if hasattr(signal, "pthread_sigmask"):
+        # Or it would be started with the first process, and let signals through again after that.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    elif threading.current_thread() is threading.main_thread():  # Windows
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, handler)
+    else:
+        yield
+
+
+def end_with_parent() -> None:
+    """Called in a process: it ends when its parent does, however that ends."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

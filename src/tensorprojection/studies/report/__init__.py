@@ -1,0 +1,1 @@
+"""What is made of a run: curves, figures, tables."""

@@ -1,0 +1,266 @@
+"""What a run measured, as arrays of trials by epochs, for its figures and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars.exceptions import PanicException, PolarsError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..config import StudyName, read_toml
+from ..errors import StudyError
+from ..record import read_record
+from ..registry import STUDIES
+from ..results import RESULTS, UnitFiles, gather
+from ..trial.metrics import HIGHER_IS_BETTER, Classification, Segmentation
+
+Floats = NDArray[np.float64]
+
+METRICS: dict[str, tuple[str, ...]] = {
+    "oct": ("train_loss", *Classification.NAMES),
+    "chest": ("train_loss", *Classification.NAMES),
+    "kvasir": ("train_loss", *Segmentation.NAMES),
+}
+METRIC_TITLES = {
+    "train_loss": "training loss",
+    "loss": "validation loss",
+    "accuracy": "validation accuracy",
+    "f1": "validation F1 score, weighted",
+    "dice": "validation Dice score",
+    "iou": "validation IoU",
+}
+BASE = "base"
+
+
+class Settings(BaseModel):
+    """Those of a run's settings that its report depends on."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    study: StudyName
+    models: tuple[str, ...]
+    trials: int
+    size: int | None = None
+    channels: int | None = None
+    data: str | None = None
+    split: str = "image"
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A run's results.
+
+    Attributes:
+        settings: of the run.
+        models: those with results, in the order of the settings.
+        trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
+        epochs: the numbers of those with results; the columns of all arrays.
+        measured: by model, whether there is a result for that trial and epoch.
+        values: by metric and model; NaN where there is none, or none that is finite.
+        codes: by version of the code, in how many trials it has trained each model.
+        damage: what is wrong with files of the run, if anything is.
+    """
+
+    settings: Settings
+    models: tuple[str, ...]
+    trials: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    measured: Mapping[str, NDArray[np.bool_]]
+    values: Mapping[tuple[str, str], Floats]
+    codes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return METRICS[self.settings.study]
+
+    @property
+    def title(self) -> str:
+        """The study, with what sets this run of it apart."""
+        run = self.settings
+        parts = [STUDIES[run.study].title]
+        if run.size is not None:
+            parts.append(f"{run.size} × {run.size}")
+        if run.channels is not None:
+            parts.append(f"{run.channels} channels")
+        if run.data == "phantoms":
+            parts.append("phantoms")
+        return ", ".join(parts)
+
+    def until(self, epoch: int) -> Curves:
+        """The same run as if it had ended with this epoch."""
+        if epoch not in self.epochs:
+            low, high = self.epochs.min(), self.epochs.max()
+            raise StudyError(f"Expected an epoch from {low} to {high}, got {epoch}.")
+        kept = self.epochs <= epoch
+        return replace(
+            self,
+            epochs=self.epochs[kept],
+            measured={model: there[:, kept] for model, there in self.measured.items()},
+            values={key: values[:, kept] for key, values in self.values.items()},
+        )
+
+    def model_title(self, model: str) -> str:
+        """The model as a reader knows it; a name without a title is its own."""
+        return STUDIES[self.settings.study].models.get(model, model)
+
+    def count(self, model: str) -> int:
+        """In how many trials the model has results."""
+        return int(self.measured[model].any(axis=1).sum())
+
+    def not_finite(self, metric: str) -> int:
+        """How many results of the metric are NaN or infinite, and so left out."""
+        return sum(
+            int((self.measured[model] & np.isnan(self.values[metric, model])).sum())
+            for model in self.models
+        )
+
+
+def higher_is_better(metric: str) -> bool:
+    return HIGHER_IS_BETTER["loss" if metric == "train_loss" else metric]
+
+
+def quartiles(values: Floats) -> Floats:
+    """The 25, 50 and 75 % quantiles of each column, three rows; NaN in it is left out.
+
+    >>> quartiles(np.array([[1.0, np.nan], [2.0, np.nan], [5.0, np.nan]]))
+    array([[1.5, nan],
+           [2. , nan],
+           [3.5, nan]])
+    """
+    result = np.full((3, values.shape[1]), np.nan)
+    for k, column in enumerate(values.T):
+        finite = column[~np.isnan(column)]
+        if len(finite):
+            result[:, k] = np.quantile(finite, (0.25, 0.5, 0.75))
+    return result
+
+
+# Reading
+
+
+def read(folder: Path) -> Curves:
+    """The results in a run's folder; a ``StudyError`` where they are not as a run writes them."""
+    if not folder.is_dir():
+        raise StudyError(f"Expected the folder of a run, got {folder}: there is no such folder.")
+    if not any((folder / name).exists() for name in ("trials", RESULTS, "config.toml")):
+        raise StudyError(f"Expected {RESULTS} in the folder of a run: there is none in {folder}.")
+    settings = _settings(folder)
+    frame, damage = _rows(folder, settings)
+    found = frame["model"].unique(maintain_order=True).to_list()
+    models = [model for model in settings.models if model in found]
+    models += [model for model in found if model not in models]
+    trials, rows = np.unique(frame["trial"].to_numpy(), return_inverse=True)
+    epochs, columns = np.unique(frame["epoch"].to_numpy(), return_inverse=True)
+    measured: dict[str, NDArray[np.bool_]] = {}
+    values: dict[tuple[str, str], Floats] = {}
+    for model in models:
+        own = (frame["model"] == model).to_numpy()
+        where = rows[own], columns[own]
+        measured[model] = np.zeros((len(trials), len(epochs)), bool)
+        measured[model][where] = True
+        for metric in METRICS[settings.study]:
+            column = frame[metric].to_numpy()[own]
+            array = np.full((len(trials), len(epochs)), np.nan)
+            array[where] = np.where(np.isfinite(column), column, np.nan)
+            values[metric, model] = array
+    codes = _codes(frame, models)
+    return Curves(settings, tuple(models), trials, epochs, measured, values, codes, damage)
+
+
+def _settings(folder: Path) -> Settings:
+    """As ``config.toml`` has them or, where that is damaged or gone, the record."""
+    path = folder / "config.toml"
+    try:
+        return Settings.model_validate(read_toml(path))
+    except (StudyError, ValidationError) as error:
+        if (recorded := read_record(folder).settings) is not None:
+            return Settings.model_validate(recorded)
+        if isinstance(error, StudyError):
+            raise
+        problem = error.errors()[0]
+        name, rule = problem["loc"][0], problem["msg"]
+        raise StudyError(f"Expected the settings of a run in {path}: {name}: {rule}.") from None
+
+
+def _rows(folder: Path, settings: Settings) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """All epochs so far, also of networks that are being trained, and what damage was found.
+
+    They come from the networks' own files. The table of them all is gathered when a network has
+    finished; it serves where it was copied without those.
+    """
+    units = [(trial, model) for trial in range(settings.trials) for model in settings.models]
+    found = [UnitFiles.of(folder, *unit).read().damage for unit in units]
+    damage = tuple(text for text in found if text is not None)
+    gathered = gather(folder, settings.study, units)
+    if gathered is not None:
+        return _checked(gathered, folder / "trials", settings), damage
+    path = folder / RESULTS
+    if not path.is_file():
+        raise StudyError(
+            f"No network in {folder} has finished its first epoch yet: there is nothing to report."
+        )
+    return _checked(_parquet(path), path, settings), damage
+
+
+def _codes(frame: pl.DataFrame, models: list[str]) -> dict[str, dict[str, int]]:
+    if "code" not in frame.columns:
+        return {}
+    trials = frame.group_by("code", "model").agg(pl.col("trial").n_unique())
+    counts = {(code, model): count for code, model, count in trials.rows()}
+    return {
+        code: {model: counts[code, model] for model in models if (code, model) in counts}
+        for code in sorted(frame["code"].unique().to_list())
+    }
+
+
+def _parquet(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path)
+    except OSError as error:
+        raise StudyError(f"Could not read {path}: {error.strerror or error}.") from None
+    except (PolarsError, PanicException) as error:  # a damaged file can make polars panic
+        first = (str(error).splitlines() or ["unknown"])[0].rstrip(".")
+        raise StudyError(f"Expected a whole Parquet file, got {path}: {first}.") from None
+
+
+def _checked(frame: pl.DataFrame, path: Path, settings: Settings) -> pl.DataFrame:
+    """The table from there, of just the columns that count, checked."""
+    metrics = METRICS[settings.study]
+    columns = ("study", "model", "trial", "epoch", *metrics)
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
+    if frame.is_empty():
+        raise StudyError(f"Expected at least one epoch in {path}, got none.")
+    frame = frame.select(*columns, *(["code"] if "code" in frame.columns else []))
+    for name in ("trial", "epoch"):
+        if not frame[name].dtype.is_integer() or frame[name].null_count():
+            raise StudyError(f"Expected whole numbers in the column {name} of {path}.")
+    for name in ("study", "model", *(["code"] if "code" in frame.columns else [])):
+        if frame[name].dtype != pl.String or frame[name].null_count():
+            raise StudyError(f"Expected names in the column {name} of {path}.")
+    for name in metrics:
+        if not (frame[name].dtype.is_numeric() or frame[name].dtype == pl.Null):
+            raise StudyError(f"Expected numbers in the column {name} of {path}.")
+    others = frame["study"].unique().sort().to_list()
+    if others != [settings.study]:
+        raise StudyError(
+            f"Expected results of the {settings.study} study alone in {path}, as its config.toml "
+            f"says, got {', '.join(others)}."
+        )
+    twice = frame.filter(frame.select("model", "trial", "epoch").is_duplicated())
+    if not twice.is_empty():
+        model, trial, epoch = twice.select("model", "trial", "epoch").row(0)
+        raise StudyError(
+            f"Expected one row for each model, trial and epoch in {path}, "
+            f"got several for {model}, trial {trial}, epoch {epoch}."
+        )
+    return frame.with_columns(
+        pl.col("trial", "epoch").cast(pl.Int64), pl.col(metrics).cast(pl.Float64).fill_null(np.nan)
+    )

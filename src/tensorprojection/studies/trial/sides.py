@@ -1,0 +1,32 @@
+"""The two sides of a trial, as its settings say."""
+
+from __future__ import annotations
+
+from ..config import RunConfig
+from ..data.images import ImageSet
+from ..data.splits import split, subset
+from ..study import Rows
+from .seeds import share_seed, split_seed
+
+
+def sides_of(
+    config: RunConfig, images: ImageSet, trial: int, counts: tuple[int, int] | None = None
+) -> tuple[Rows, Rows]:
+    """The originals that train and those that validate in that trial.
+
+    With a ``train_share`` below 1, that share of the training side is drawn, the classes in
+    proportion; the validation side is whole, so that runs of all shares are measured on the same.
+
+    Args:
+        config: says how to split.
+        images: the originals.
+        trial: its number.
+        counts: see :func:`split`.
+    """
+    training, validation = split(
+        images, config.split, split_seed(config.seed, trial), counts=counts
+    )
+    labels = None if images.labels is None else images.labels[training]
+    count = max(1, round(config.train_share * len(training)))
+    kept = subset(labels, len(training), count, share_seed(config.seed, trial))
+    return training[kept], validation

@@ -1,0 +1,558 @@
+"""``tpl``, as its user meets it: help, mistakes, Ctrl-C, and what a command prints."""
+
+import inspect
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import numpy as np
+import polars as pl
+import pytest
+
+import tensorprojection
+from tensorprojection.cli import data as cli_data
+from tensorprojection.cli import main as cli
+from tensorprojection.cli.report import report
+from tensorprojection.cli.run import run
+from tensorprojection.cli.summary import summary
+from tensorprojection.output import make_safe
+from tensorprojection.stopping import Stopped, raising_once
+from tensorprojection.studies.config import RunConfig, resolve
+from tensorprojection.studies.execute.local import Failed
+from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.run import Outcome
+from tensorprojection.studies.trial.train import Unit
+
+# That the command line is read is what is meant here.
+pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory, monkeypatch):
+    """In an empty folder, with an empty cache and room for long lines."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.setenv("TENSORPROJECTION_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def tpl(monkeypatch, capsys):
+    """``tpl("run", "oct")``: exit code, what was printed, and what to stderr."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["tpl", *map(str, arguments)])
+        capsys.readouterr()
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+# Help
+
+
+def test_help_names_every_command(tpl):
+    code, out, err = tpl("--help")
+    assert (code, err) == (0, "")
+    for command in ("run", "report", "summary", "data", "bench"):
+        assert f" {command} " in out
+    assert tpl()[:2] == (0, out)
+
+
+COMMANDS = {
+    "run": run,
+    "report": report,
+    "summary": summary,
+    "bench": cli.bench,
+    "data get": cli_data.get,
+    "data check": cli_data.check,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_flag_and_says_what_it_does(command, tpl):
+    code, out, err = tpl(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    function = COMMANDS[command]
+    assert inspect.getdoc(function).splitlines()[0] in " ".join(out.split())
+    words = set(out.replace("│", " ").replace(",", " ").split())
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            flag = parameter.name.removeprefix("as_").replace("_", "-")
+            assert f"--{flag}" in words
+        else:
+            assert parameter.name.upper() in words
+
+
+def test_every_setting_of_a_run_has_its_flag():
+    """Those of a file and those of the command line are the same; but see study and preset."""
+    flags = set(inspect.signature(run).parameters)
+    settings = set(RunConfig.model_fields)
+    assert settings <= flags
+    others = {"preset", "config", "compression", "jobs", "out", "mix_versions", "unpack_limits"}
+    assert flags - settings == others
+
+
+def test_version(tpl):
+    assert tpl("--version")[:2] == (0, f"{tensorprojection.__version__}\n")
+
+
+def test_as_a_module():
+    """The one start of a real process."""
+    command = [sys.executable, "-m", "tensorprojection", "run", "oct", "--trials", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "tpl: trials: input should be greater than or equal to 1, got 0.\n"
+
+
+# Mistakes
+
+MISTAKES = [
+    (["fly"], "fly"),
+    (["run"], "STUDY"),
+    (["run", "mnist"], "mnist"),
+    (["run", "oct", "--epoch", "3"], "--epoch"),
+    (["run", "oct", "--epochs", "many"], "many"),
+    (["run", "oct", "--epochs"], "--epochs"),
+    (["run", "oct", "--preset", "huge"], "huge"),
+    (["run", "oct", "--split", "half"], "half"),
+    (["run", "oct", "--epochs", "0"], "epochs: input should be greater than or equal to 1"),
+    (["run", "oct", "--models", "base,tpl9"], "Expected models of base, tpl1, tpl2"),
+    (["run", "oct", "--models", ","], "models: tuple should have at least 1 item"),
+    (["run", "oct", "--models", "base,base"], "Models are named twice: base"),
+    (["run", "oct", "--jobs", "0"], "Expected 1 to 1024 jobs, got 0"),
+    (["run", "oct", "--jobs", "9999"], "Expected 1 to 1024 jobs, got 9999"),
+    (["run", "oct", "--trials", "30000000"], "trials: input should be less than or equal to"),
+    (["run", "oct", "--size", "20000"], "size: input should be less than or equal to 4096"),
+    (["run", "kvasir", "--copies", "100000000"], "copies: input should be less than or equal to"),
+    (["run", "oct", "--preset", "smoke", "--out", "x" * 300], "File name too long"),
+    (["run", "oct", "--config", "x" * 300], "File name too long"),
+    (["run", "oct", "--preset", "smoke", "--data", "x" * 300], "File name too long"),
+    (["run", "chest", "--preset", "smoke", "--weights", "x" * 300], "File name too long"),
+    (["report", "x" * 300], "File name too long"),
+    (["report", "runs", "--out", "x" * 300], "runs: there is no such folder"),
+    (["spectra", "--data", "x" * 300 + ".npy"], "File name too long"),
+    (["spectra", "--data", "x.npy", "--out", "x.foo"], "x.foo"),
+    (["spectra", "--data", "x.npy", "--out", "x"], "Expected a drawing's name to end with one of"),
+    (["run", "oct", "--device", "abacus"], "The device 'abacus' cannot be used"),
+    (["run", "oct", "--channels", "16"], "Channels is not a setting of the oct study"),
+    (["run", "oct", "--compression", "normal"], "--compression is not a setting of the oct study"),
+    (
+        ["run", "kvasir", "--compression", "normal", "--models", "tpl"],
+        "Expected --models or --compression, got both",
+    ),
+    (["run", "oct", "--config", "none.toml"], "Could not read none.toml: No such file"),
+    (["run", "oct", "--data", "nowhere"], "nowhere, which does not exist"),
+    (["run", "oct", "--size", "40"], "Expected a size divisible by 16, got 40"),
+    (["run", "chest", "--size", "80"], "Expected a size divisible by 32, got 80"),
+    (["run", "kvasir", "--size", "40"], "Expected a size divisible by 16 for"),
+    (["run", "oct", "--preset", "smoke", "--split", "as-shipped"], "Split by image"),
+    (
+        ["run", "chest", "--preset", "smoke", "--backbone", "vgg"],
+        "Expected a backbone of densenet121, efficientnet-lite0, got 'vgg'",
+    ),
+    (
+        ["run", "chest", "--preset", "smoke", "--weights", "none.pth"],
+        "none.pth: No such file or directory",
+    ),
+    (["report"], "FOLDER"),
+    (["report", "nowhere"], "nowhere: there is no such folder"),
+    (["report", "."], "Expected results.parquet in the folder of a run"),
+    (["summary", "mnist"], "mnist"),
+    (["summary", "oct", "--size", "50"], "50"),
+    (["data"], None),
+    (["data", "check", "nowhere.npz"], "nowhere.npz"),
+    (["data", "get", "mnist"], "mnist"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), MISTAKES, ids=lambda part: str(part)[:50])
+def test_a_mistake_gives_one_line_and_exit_code_2(arguments, says, tpl, elsewhere):
+    code, out, err = tpl(*arguments)
+    if says is None:  # no mistake: a group of commands alone shows its help
+        assert (code, err) == (0, "")
+        assert "Usage" in out
+        return
+    assert code == 2
+    assert out == ""
+    assert err.startswith("tpl: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    assert says in err
+    assert "Traceback" not in err
+    assert not list(elsewhere.rglob("trials"))
+
+
+def test_a_file_of_settings_with_a_mistake(tpl, elsewhere):
+    (elsewhere / "mine.toml").write_text("epochs = 3\nepoch = 4\n")
+    code, _, err = tpl("run", "oct", "--config", "mine.toml")
+    assert (code, err) == (2, "tpl: epoch is not a setting of a run.\n")
+
+
+# tpl run
+
+
+def resolve_smoke(study, **flags):
+    known = STUDIES[study]
+    return resolve(study, known.presets, tuple(known.models), "smoke", None, flags)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Nothing is trained: the configuration, folder and jobs that would have been."""
+    calls = []
+
+    def note(config, folder, jobs, watch, mix_versions):
+        calls.append((config, folder, jobs))
+        return Outcome(folder, False, ())
+
+    monkeypatch.setattr("tensorprojection.studies.run.run", note)
+    return calls
+
+
+def test_flags_become_the_configuration(tpl, asked, elsewhere):
+    (elsewhere / "images").mkdir()
+    arguments = "--preset smoke --trials 5 --models base,tpl2 --learning-rate 0.01 --seed 3"
+    arguments += " --data images --skip-unreadable --jobs 7 --out here"
+    assert tpl("run", "oct", *arguments.split())[0] == 0
+    expected = resolve_smoke(
+        "oct",
+        trials=5,
+        models=("base", "tpl2"),
+        learning_rate=0.01,
+        seed=3,
+        data=str(elsewhere / "images"),  # whatever folder a later command is given in
+        skip_unreadable=True,
+    )
+    ((config, folder, jobs),) = asked
+    assert config == expected
+    assert (str(folder), jobs) == ("here", 7)
+
+
+def test_flags_of_one_study(tpl, asked):
+    tpl("run", "chest", "--preset", "smoke", "--dropout", "0")
+    tpl("run", "kvasir", "--preset", "smoke", "--leaky", "--copies", "3", "--channels", "8")
+    tpl("run", "kvasir", "--preset", "smoke", "--compression", "aggressive")
+    chest, kvasir, aggressive = (config for config, _, _ in asked)
+    assert chest == resolve_smoke("chest", dropout=0.0)
+    assert kvasir == resolve_smoke("kvasir", leaky=True, copies=3, channels=8)
+    assert aggressive.models == ("base", "tpl-aggressive")
+
+
+def test_where_a_run_goes_by_default(tpl, asked, elsewhere):
+    """The folder has the preset's name, whether a flag or a file chose it."""
+    (elsewhere / "mine.toml").write_text('preset = "paper"\n')
+    tpl("run", "oct")
+    tpl("run", "oct", "--preset", "smoke")
+    tpl("run", "oct", "--config", "mine.toml")
+    tpl("run", "oct", "--config", "mine.toml", "--preset", "smoke")
+    folders = [str(folder) for _, folder, _ in asked]
+    assert folders == ["runs/oct-small", "runs/oct-smoke", "runs/oct-paper", "runs/oct-smoke"]
+    assert [config.size for config, _, _ in asked] == [96, 32, 96, 32]
+    assert asked[3][0] == resolve_smoke("oct")
+
+
+def test_ctrl_c_says_how_to_go_on(tpl, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tensorprojection.studies.run.run", interrupted)
+    code, out, err = tpl("run", "oct", "--preset", "smoke")
+    assert code == 130
+    assert out == "Stopped. The same command goes on from here.\n"
+    assert err == ""
+
+
+# Ctrl-C, SIGTERM, and what a terminal cannot show
+
+
+def command(*arguments, **options):
+    """The command in a process of its own, and of its own group, with its output in files."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tensorprojection", *map(str, arguments)],
+        start_new_session=True,
+        # As in a terminal: what runs these tests in the background may ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0])
+def test_ctrl_c_in_the_first_seconds(seconds, elsewhere):
+    """Long before it can do anything: while torch is imported."""
+    with open(elsewhere / "output", "w+") as output:
+        process = command("run", "oct", "--preset", "smoke", stdout=output, stderr=output)
+        time.sleep(seconds)
+        for _ in range(3):
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        output.seek(0)
+        assert output.read() == "tpl: stopped.\n"
+
+
+def test_the_first_signal_stops_and_the_others_wait():
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        with raising_once():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        cleaned = []
+
+        def work():
+            with raising_once():
+                try:
+                    signal.raise_signal(signal.SIGTERM)
+                finally:
+                    for number in numbers:
+                        signal.raise_signal(number)
+                    cleaned.append(True)
+
+        with pytest.raises(Stopped) as stopped:
+            work()
+        assert stopped.value.code == 143
+        assert cleaned
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def living(group):
+    """The processes of that group, zombies apart."""
+    listed = subprocess.run(
+        ["ps", "-e", "-o", "pgid=,stat=,pid="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = (line.split() for line in listed.splitlines())
+    return [pid for pgid, stat, pid in rows if int(pgid) == group and not stat.startswith("Z")]
+
+
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS, ids=["Ctrl-C", "SIGTERM"])
+def test_three_signals_in_a_row_while_workers_train(number, code, elsewhere):
+    """In a terminal: the cursor comes back, no process stays, and one line says how to go on."""
+    ours, theirs = pty.openpty()
+    settings = ["--preset", "smoke", "--epochs", "5000", "--models", "base", "--jobs", "2"]
+    process = command("run", "oct", *settings, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"epoch 2/5000" not in shown:
+        shown += os.read(ours, 4096)
+    for _ in range(3):
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        time.sleep(0.05)
+    with suppress(OSError):  # which ends the output of a terminal
+        while more := os.read(ours, 4096):
+            shown += more
+    assert process.wait(timeout=60) == code
+    text = shown.decode()
+    assert "Traceback" not in text
+    assert text.count("Stopped. The same command goes on from here.") == 1
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0  # shown again after it was hidden
+    deadline = time.monotonic() + 30
+    while living(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not living(process.pid)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_lacks_our_characters(encoding, finished, undrawn, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "argv", ["tpl", "report", str(finished)])
+    with suppress(SystemExit):
+        cli.main()
+    stream.flush()
+    text = stream.buffer.getvalue().decode(encoding)
+    assert ("32 x 32" if encoding == "ascii" else "32 × 32") in text
+    assert "0.5000-1.0000" in text
+    assert "Table: " in text
+
+
+def test_the_streams_encoding_is_what_python_was_told():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    arguments = [sys.executable, "-m", "tensorprojection", "summary", "oct", "--size", "32"]
+    done = subprocess.run(arguments, capture_output=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert b"OCT, 32 x 32: tpl2" in done.stdout
+
+
+def test_characters_that_have_no_plain_form():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    make_safe(stream)
+    stream.write("a × b – \u2603 \udcff")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"a x b - ? ?"
+    kept = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="ignore")  # as somebody chose
+    make_safe(kept)
+    assert kept.errors == "ignore"
+
+
+def test_networks_that_were_not_trained_make_the_exit_code_1(tpl, monkeypatch):
+    failures = tuple(Failed(Unit(0, model), "diverged") for model in ("base", "tpl1"))
+
+    def failed(config, folder, jobs, watch, mix_versions):
+        return Outcome(folder, False, failures)
+
+    monkeypatch.setattr("tensorprojection.studies.run.run", failed)
+    code, out, err = tpl("run", "oct", "--preset", "smoke")
+    assert (code, out) == (1, "")
+    assert err == "tpl: 2 networks were not trained; see above.\n"
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """The folder of a finished smoke run, made by hand."""
+    config = resolve_smoke("oct")
+    for trial in range(config.trials):
+        for model in config.models:
+            files = UnitFiles.of(tmp_path, trial, model)
+            files.lines.parent.mkdir(parents=True, exist_ok=True)
+            files.write(
+                [
+                    {
+                        "epoch": epoch,
+                        "train_loss": 1.0 / epoch,
+                        "loss": 0.25 + trial,
+                        "accuracy": 0.5,
+                        "f1": 0.5,
+                        "seconds": 0.1,
+                        "code": "0.1.0 abc, torch 2",
+                    }
+                    for epoch in (1, 2)
+                ]
+            )
+    (tmp_path / "config.toml").write_bytes(config.as_toml())
+    return tmp_path
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures take seconds to draw, and have their own tests."""
+    drawn = []
+    monkeypatch.setattr(
+        "tensorprojection.studies.report.write.write", lambda *where: drawn.append(where)
+    )
+    return drawn
+
+
+def test_a_finished_run_is_not_trained_again(finished, tpl, undrawn, monkeypatch):
+    monkeypatch.setattr("tensorprojection.studies.run.run_units", lambda *_: pytest.fail("trains"))
+    code, out, err = tpl("run", "oct", "--preset", "smoke", "--out", finished)
+    assert (code, err) == (0, "")
+    assert "is finished: nothing is left to train." in " ".join(out.split())
+    assert (finished / "results.parquet").exists()
+    assert "TensorProjection 2" in out
+    assert [where for _, where in undrawn] == [finished]
+    assert not (finished / ".owner").exists()
+
+
+def test_a_table_of_before_the_last_units_end_is_completed(finished, tpl, undrawn):
+    """A run may be killed when its last unit is done, and its results are not gathered yet."""
+    again = ("run", "oct", "--preset", "smoke", "--out", finished)
+    tpl(*again)
+    table = pl.read_parquet(finished / "results.parquet")
+    table.head(11).write_parquet(finished / "results.parquet")
+    tpl(*again)
+    assert pl.read_parquet(finished / "results.parquet").height == 12
+    written = (finished / "results.parquet").stat().st_mtime_ns
+    tpl(*again)
+    assert (finished / "results.parquet").stat().st_mtime_ns == written
+
+
+def test_other_settings_for_a_finished_run(finished, tpl):
+    code, out, err = tpl("run", "oct", "--preset", "smoke", "--batch", "4", "--out", finished)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"tpl: {finished} was begun with batch = 16, not 4.")
+
+
+def test_a_configuration_that_was_damaged(finished, tpl):
+    path = finished / "config.toml"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if not line.startswith("trials")))
+    code, _, err = tpl("run", "oct", "--preset", "smoke", "--out", finished)
+    assert (code, err) == (2, f"tpl: {path}: trials is missing.\n")
+
+
+def test_report_writes_where_it_is_told(finished, tpl, undrawn, tmp_path):
+    tpl("run", "oct", "--preset", "smoke", "--out", finished)
+    code, out, err = tpl("report", finished, "--out", tmp_path / "paper")
+    assert (code, err) == (0, "")
+    assert undrawn[-1][1] == tmp_path / "paper"
+    assert str(tmp_path / "paper" / "table.md") in out
+
+
+# tpl summary, tpl data
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_summary_as_json(study, tpl):
+    code, out, err = tpl("summary", study, "--json")
+    assert (code, err) == (0, "")
+    tables = json.loads(out)
+    assert tables
+    assert "TensorProjection" in out
+
+
+def test_summary_as_tables(tpl):
+    code, out, err = tpl("summary", "oct", "--size", "32")
+    assert (code, err) == (0, "")
+    assert "OCT, 32 × 32: tpl2" in out
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """``npz(duplicate=True)``: a file of eight OCT images, of which two may be the same."""
+
+    def write(duplicate=False):
+        images = np.random.default_rng(0).integers(0, 256, (8, 32, 32), dtype=np.uint8)
+        if duplicate:
+            images[6] = images[1]  # of another class
+        path = tmp_path / "images.npz"
+        np.savez(
+            path,
+            images=images,
+            labels=np.arange(8) % 4,
+            class_names=np.array(["CNV", "DME", "DRUSEN", "NORMAL"]),
+        )
+        return path
+
+    return write
+
+
+def test_data_check(npz, tpl):
+    code, out, err = tpl("data", "check", npz())
+    assert (code, err) == (0, "")
+    assert "8 images" in out
+    assert "No problem found." in out
+
+
+def test_data_check_as_json(npz, tpl):
+    code, out, err = tpl("data", "check", npz(), "--json", "--study", "oct")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["study"], found["images"]) == ("oct", 8)
+
+
+def test_data_check_with_a_problem(npz, tpl):
+    code, out, _ = tpl("data", "check", npz(duplicate=True))
+    assert code == 1
+    assert "Problem" in out
+    assert "Traceback" not in out

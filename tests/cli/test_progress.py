@@ -1,0 +1,266 @@
+"""What a user sees of a run."""
+
+import io
+import re
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from tensorprojection.cli import progress
+from tensorprojection.cli.progress import Watch
+from tensorprojection.studies.config import RunConfig
+from tensorprojection.studies.execute.local import Done, Failed, Restarted
+from tensorprojection.studies.oct import PRESETS
+from tensorprojection.studies.study import Prepared
+from tensorprojection.studies.trial.train import Epoch, Notice, Step, Unit
+
+CONFIG = RunConfig(study="oct", **PRESETS["smoke"] | {"epochs": 4})
+PREPARED = Prepared({}, "oct phantoms, seed 0: 64 of 32 × 32 [images-0123]")
+ONE, TWO = Unit(0, "base"), Unit(0, "tpl1")
+
+
+def row(epoch):
+    return {
+        "epoch": epoch,
+        "train_loss": 0.9871,
+        "loss": 0.5 / epoch,
+        "accuracy": 0.75,
+        "f1": 0.7123,
+        "seconds": 1.5,
+        "code": "0.1.0 abc, torch 2",
+    }
+
+
+class Seen:
+    """A watch whose console is a string; of a terminal, the screen as it was drawn last."""
+
+    def __init__(self, terminal, width=100):
+        self.file = io.StringIO()
+        self.console = Console(file=self.file, force_terminal=terminal, width=width)
+        self.watch = Watch(self.console)
+
+    def lines(self):
+        return self.file.getvalue().splitlines()
+
+    def drawn(self):
+        """The bars as they are now, without colours."""
+        console = Console(file=io.StringIO(), width=self.console.width)
+        console.print(self.watch.bars.get_renderable())
+        return console.file.getvalue()
+
+
+@pytest.fixture
+def plain():
+    return Seen(terminal=False)
+
+
+@pytest.fixture
+def terminal():
+    return Seen(terminal=True)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds, as the throughput counts them; the test sets ``clock[0]``."""
+    now = [100.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def whole_unit(watch, unit):
+    for epoch in range(1, 5):
+        watch.show(Step(unit, epoch, 32, 0.25 * 32 / 44))
+        watch.show(Step(unit, epoch, 12, 0.25 * 12 / 44))
+        watch.show(Epoch(unit, row(epoch)))
+    watch.show(Done(unit))
+
+
+# Where no bars can be drawn
+
+
+def test_a_plain_line_for_each_epoch_and_unit(plain):
+    with plain.watch as watch:
+        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        whole_unit(watch, ONE)
+        whole_unit(watch, TWO)
+    expected = ["Images: oct phantoms, seed 0: 64 of 32 × 32 [images-0123]"]
+    for unit in ("trial 1 base", "trial 1 tpl1"):
+        for epoch, loss in enumerate(("0.500", "0.250", "0.167", "0.125"), start=1):
+            expected.append(f"{unit}, epoch {epoch}/4, loss {loss}, accuracy 0.750, f1 0.712")
+        expected.append(f"{unit}, 4 epochs, loss 0.125, accuracy 0.750, f1 0.712")
+    assert plain.lines() == expected
+    assert "\x1b" not in plain.file.getvalue()
+
+
+def test_a_notice_has_its_line(plain, terminal):
+    for seen in (plain, terminal):
+        with seen.watch as watch:
+            watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+            watch.show(Notice(ONE, "its checkpoint [1] is gone."))
+        assert "trial 1 base: its checkpoint [1] is gone." in seen.file.getvalue()
+
+
+def test_lines_are_not_broken_however_long(plain):
+    with plain.watch as watch:
+        watch.begin(CONFIG, Prepared({}, "a folder " * 40, ("x",) * 7), 1, {ONE: 0})
+    assert plain.lines() == [
+        "Images: " + "a folder " * 40,
+        "Left out as unreadable: 7 files, see record.json",
+    ]
+
+
+def test_what_was_made_before_training(plain):
+    with plain.watch as watch:
+        for done in (16, 32, 1600):
+            watch.preparing("features of copies", done, 1600)
+        watch.begin(CONFIG, PREPARED, 1, {ONE: 0})
+    assert plain.lines()[0] == "Made features of copies: 1,600, which are kept for the next time."
+    assert len(plain.lines()) == 2
+
+
+def test_a_run_that_goes_on_says_from_where(plain):
+    with plain.watch as watch:
+        watch.begin(CONFIG, PREPARED, 5, {ONE: 3, TWO: 0})
+    assert plain.lines()[1] == "Going on: 3 of 5 done, 3 epochs of the others."
+
+
+def test_restarts_and_failures_have_their_lines(plain):
+    with plain.watch as watch:
+        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        watch.show(Step(ONE, 1, 16, 0.1))
+        watch.show(Restarted(ONE, "signal 9"))
+        watch.show(Failed(ONE, "could not write [run]/trials: No space left on device.", stop=True))
+        watch.show(Failed(TWO, "trial 1 tpl1: training has diverged."))
+    assert plain.lines()[1:] == [
+        "trial 1 base: its process ended with signal 9; another goes on.",
+        "trial 1 base failed: could not write [run]/trials: No space left on device.",
+        "trial 1 tpl1 failed: training has diverged.",
+    ]
+    assert plain.watch.done == 0
+
+
+# In a terminal
+
+
+def test_bars_show_throughput_time_left_epoch_and_metrics(terminal, clock):
+    with terminal.watch as watch:
+        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        for step in range(11):
+            clock[0] = 100.0 + step / 2
+            watch.show(Step(ONE, 1, 22, 0.0125))
+        watch.show(Epoch(ONE, row(1)))
+        watch.show(Step(ONE, 2, 22, 0.125))
+        watch.show(Step(TWO, 1, 22, 0.125))
+        drawn = terminal.drawn().splitlines()
+    everything = next(line for line in drawn if line.startswith("0 of 2 done"))
+    assert "53 images/s" in everything  # twelve steps since the first, five seconds ago
+    assert re.search(r"\d:\d\d:\d\d left", everything)
+    assert "━" in everything
+    unit = next(line for line in drawn if line.startswith("trial 1 base"))
+    assert "epoch 2/4, loss 0.500, accuracy 0.750, f1 0.712" in unit
+    assert re.search(r"\d:\d\d:\d\d left", unit)
+    other = next(line for line in drawn if line.startswith("trial 1 tpl1"))
+    assert "epoch 1/4" in other
+    assert "loss" not in other  # of which there is none yet
+    assert "\x1b" in terminal.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_the_time_left_is_readable_at_any_width(width, clock):
+    """Also beside the longest of names and numbers."""
+    seen = Seen(terminal=True, width=width)
+    long = Unit(99, "tpl-aggressive")
+    with seen.watch as watch:
+        watch.begin(
+            CONFIG, PREPARED, 100, dict.fromkeys([long, *(Unit(k, "x") for k in range(99))], 0)
+        )
+        for step in range(11):
+            clock[0] = 100.0 + 60 * step
+            watch.show(Step(long, 1, 2200, 0.01))
+        watch.show(Epoch(long, row(1)))
+        watch.show(Step(long, 2, 2200, 0.01))
+        drawn = seen.drawn().splitlines()
+    assert len(drawn) == 2
+    for line, name in zip(drawn, ("0 of 100 done", "trial 100 tpl-aggressive"), strict=True):
+        assert len(line) <= width
+        assert re.match(rf"{name} +\d+:\d\d:\d\d left", line), line
+    assert width < 80 or "epoch 2/4, loss 0.500" in drawn[1]
+
+
+def test_the_throughput_is_that_of_the_last_seconds(clock):
+    seen = progress._Throughput()
+    seen.add(1000)
+    assert seen.rate() == 0  # nothing to divide by
+    for second in range(1, 31):
+        clock[0] = 100.0 + second
+        seen.add(50 if second <= 15 else 80)
+    assert seen.rate() == 80
+
+
+def test_a_finished_units_bar_goes_and_its_line_stays(terminal):
+    with terminal.watch as watch:
+        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        whole_unit(watch, ONE)
+        watch.show(Step(TWO, 1, 16, 0.1))
+        drawn = terminal.drawn()
+    assert "1 of 2 done" in drawn
+    assert "trial 1 base" not in drawn
+    assert "trial 1 tpl1" in drawn
+    assert "trial 1 base, 4 epochs, loss 0.125" in terminal.file.getvalue()
+
+
+def test_the_bar_of_all_is_full_when_all_is_done(terminal):
+    with terminal.watch as watch:
+        watch.begin(CONFIG, PREPARED, 3, {ONE: 0, TWO: 2})
+        (everything,) = watch.bars.tasks
+        assert everything.completed == pytest.approx(1.5)
+        whole_unit(watch, ONE)
+        for epoch in (3, 4):
+            watch.show(Step(TWO, epoch, 44, 0.25))
+            watch.show(Epoch(TWO, row(epoch)))
+        watch.show(Done(TWO))
+        (everything,) = watch.bars.tasks
+        assert everything.completed == pytest.approx(everything.total) == 3
+        assert everything.description == "3 of 3 done"
+
+
+# Events in any order
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["terminal", "plain"])
+@pytest.mark.parametrize(
+    "events",
+    [
+        [Epoch(ONE, row(1)), Step(ONE, 2, 16, 0.1)],
+        [Done(ONE)],
+        [Failed(ONE, "why"), Failed(TWO, "why")],
+        [Restarted(ONE, "signal 9"), Epoch(ONE, row(3)), Restarted(ONE, "signal 9")],
+        [Done(ONE), Step(ONE, 1, 16, 0.1), Epoch(ONE, row(1))],
+        [Step(Unit(7, "other"), 9, 0, 0.0), Epoch(TWO, {"epoch": 1})],
+        [Epoch(ONE, row(4)), Done(ONE), Done(ONE)],
+    ],
+    ids=range(7),
+)
+def test_events_in_an_odd_order(events, seen):
+    shown = Seen(terminal=seen)
+    with shown.watch as watch:
+        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        for event in events:
+            watch.show(event)
+        assert re.match(r"\d of 2 done", shown.drawn().splitlines()[0])
+    lines = len([event for event in events if isinstance(event, Done | Failed | Restarted)])
+    lines += len([event for event in events if isinstance(event, Epoch)])
+    assert seen or len(shown.lines()) == 1 + lines
+
+
+def test_an_error_ends_the_bars(terminal):
+    def interrupted():
+        with terminal.watch as watch:
+            watch.begin(CONFIG, PREPARED, 1, {ONE: 0})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert terminal.watch.bars.live.is_started is False
+    assert "\x1b[?25h" in terminal.file.getvalue()  # the cursor is shown again

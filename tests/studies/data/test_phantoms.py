@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from tensorprojection.studies.config import resolve
+from tensorprojection.studies.data.phantoms import chest, oct, polyp  # noqa: A004
+from tensorprojection.studies.data.phantoms.textures import BLOCK
+from tensorprojection.studies.oct import OCT, OctData
+from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.trial.train import Epoch, Unit, train
+
+KINDS = pytest.mark.parametrize("kind", [oct, chest, polyp], ids=["oct", "chest", "polyp"])
+
+
+@KINDS
+def test_an_image_depends_on_its_seed_and_index_only(kind):
+    few, many = kind.make(5, seed=3, size=48), kind.make(BLOCK + 5, seed=3, size=48)
+    np.testing.assert_array_equal(few.images, many.images[:5])
+    for name in ("labels", "masks"):
+        if getattr(few, name) is not None:
+            np.testing.assert_array_equal(getattr(few, name), getattr(many, name)[:5])
+    other = kind.make(5, seed=4, size=48)
+    assert all((a != b).mean() > 0.5 for a, b in zip(few.images, other.images, strict=True))
+
+
+@KINDS
+def test_images_differ(kind):
+    made = kind.make(2 * BLOCK, size=32).images.reshape(2 * BLOCK, -1)
+    assert len(np.unique(made, axis=0)) == 2 * BLOCK
+
+
+@KINDS
+@pytest.mark.parametrize("n", [0, 1, BLOCK])
+def test_as_many_as_asked_for(kind, n):
+    assert len(kind.make(n, size=32)) == n
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"n": -1}, "a number of images ≥ 0"),
+        ({"n": 1, "seed": -1}, "a seed ≥ 0"),
+        ({"n": 1, "size": 16}, "at least 32 pixels"),
+    ],
+)
+def test_wrong_arguments(kind, wrong, rule):
+    with pytest.raises(ValueError, match=rule):
+        kind.make(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "size"),
+    [
+        (oct, ("NORMAL", "CNV", "DME", "DRUSEN"), 96),
+        (chest, ("Normal", "Lung Opacity", "COVID", "Viral Pneumonia"), 160),
+    ],
+    ids=["oct", "chest"],
+)
+def test_four_classes_in_equal_numbers(kind, names, size):
+    made = kind.make(40)
+    assert made.images.shape == (40, size, size)
+    assert made.class_names == names
+    np.testing.assert_array_equal(np.bincount(made.labels), [10, 10, 10, 10])
+
+
+@pytest.mark.parametrize("kind", [oct, chest], ids=["oct", "chest"])
+def test_brightness_does_not_tell_the_class(kind):
+    made = kind.make(16 * BLOCK, size=64)
+    means = made.images.mean((1, 2))
+    by_class = [means[made.labels == k] for k in range(4)]
+    spread = np.mean([m.std() for m in by_class])
+    assert np.ptp([m.mean() for m in by_class]) < 0.6 * spread
+
+
+def test_polyp_masks_are_never_empty_and_as_large_as_real_ones():
+    made = polyp.make(10 * BLOCK)
+    assert made.images.shape == (10 * BLOCK, 192, 192, 3)
+    assert set(np.unique(made.masks)) == {0, 1}
+    area = made.masks.mean((1, 2))
+    assert area.min() > 0
+    assert 0.12 < area.mean() < 0.18
+    assert np.quantile(area, 0.05) < 0.05
+    assert np.quantile(area, 0.95) > 0.3
+
+
+def test_polyp_masks_lie_on_the_outline_to_the_pixel():
+    made = polyp.make(4 * BLOCK)
+    step = np.abs(np.diff(made.images.astype(np.float32).mean(3), axis=2))
+    edge = np.diff(made.masks, axis=2) != 0
+    edge[:, :, :4] = edge[:, :, -4:] = False
+    # The frame cuts outlines too, and is sharper than any of them.
+    frame = made.images.max(3) < 12
+    cut = np.lib.stride_tricks.sliding_window_view(np.pad(frame, ((0, 0), (0, 0), (6, 6))), 12, 2)
+    edge &= ~cut.any(-1)[:, :, : edge.shape[2]]
+    sharpness = {k: step[np.roll(edge, k, axis=2)].mean() for k in range(-3, 4)}
+    assert max(sharpness, key=sharpness.__getitem__) == 0
+    assert sharpness[0] > 1.3 * max(sharpness[-2], sharpness[2])
+
+
+def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model(tmp_path):
+    images = oct.make(1200, seed=1, size=64)
+    config = resolve(
+        "oct", OCT.presets, tuple(OCT.models), "small", None, {"size": 64, "batch": 16}
+    )
+    data, accuracy = OctData(config, images), []
+
+    def say(event):
+        if isinstance(event, Epoch):
+            accuracy.append(event.row["accuracy"])
+
+    UnitFiles.of(tmp_path, 0, "base").lock.parent.mkdir(parents=True)
+    train(Unit(0, "base"), OCT, config, data, tmp_path, say)
+    assert len(accuracy) == 8
+    assert max(accuracy[:4]) < 0.97
+    assert accuracy[-1] > 0.65
+
+    training, validation = map(images.select, data.sides(0))
+    scale = StandardScaler().fit(training.images.reshape(len(training), -1))
+    x, x_new = (scale.transform(s.images.reshape(len(s), -1)) for s in (training, validation))
+    linear = [
+        # The best C is chosen on the very images it is judged by: more than a fair chance.
+        LogisticRegression(C=C, max_iter=1000)
+        .fit(x, training.labels)
+        .score(x_new, validation.labels)
+        for C in (1e-5, 1e-4, 1e-3)
+    ]
+    assert max(linear) < max(accuracy) - 0.15

@@ -1,0 +1,136 @@
+"""Killed at any moment, a run goes on with the results of one that never stopped."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from small_runs import carry_out, results, smoke
+
+from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.trial.train import Unit, train
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+# One unit, killed many times
+
+
+@pytest.fixture(scope="module", params=[("chest", "tpl"), ("kvasir", "tpl")], ids=lambda p: p[0])
+def unit(request):
+    """Chest has dropout and so random numbers to restore; the U-Net has batch statistics."""
+    name, model = request.param
+    config = smoke(name, epochs=12)
+    study = STUDIES[name]
+    prepared = study.prepare(config, 1, lambda *_: None)
+    return Unit(1, model), study, config, study.open(config, prepared)
+
+
+def epochs(folder, unit):
+    rows = UnitFiles.of(folder, unit.trial, unit.model).rows()
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def in_a_child(call):
+    """Fork a process that makes the call; it exits 0 when that returns."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return pid
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_one_unit_killed_many_times(unit, tmp_path):
+    what, *rest = unit
+    for folder in ("whole", "timed", "killed"):
+        UnitFiles.of(tmp_path / folder, what.trial, what.model).lock.parent.mkdir(parents=True)
+
+    def run(folder):
+        train(what, *rest, tmp_path / folder, lambda _: None)
+
+    run("whole")  # here, which imports what is imported late: no child spends its life on that
+    started = time.monotonic()
+    run("timed")
+    seconds = time.monotonic() - started
+
+    draw, kills, status = random.Random(0), 0, None
+    while status != 0:
+        assert kills < 100
+        child = in_a_child(lambda: run("killed"))
+        # Often enough that most starts do not come through, and at any point of an epoch.
+        time.sleep(draw.uniform(0, 0.4 * seconds))
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        kills += status != 0
+    assert kills >= 2
+    assert epochs(tmp_path / "killed", what) == epochs(tmp_path / "whole", what)
+    left = {path.name for path in (tmp_path / "killed").rglob("*.*")}
+    kept = {f"{what.model}.jsonl", f"{what.model}.pt"}
+    assert left == kept | {name for name in left if name.endswith(".part")}
+
+
+# The whole command
+
+
+COMMAND = [sys.executable, "-m", "tensorprojection", "run", "oct", "--preset", "smoke"]
+SETTINGS = ["--epochs", "6", "--models", "base,tpl2", "--jobs", "2"]
+
+
+def test_the_command_killed_at_random(tmp_path):
+    """The whole tree, or the parent alone, whose workers must then end by themselves."""
+    carry_out(smoke("oct", epochs=6, models=("base", "tpl2")), tmp_path / "whole")
+    draw, ended = random.Random(1), []
+    for attempt in range(20):
+        command = [*COMMAND, *SETTINGS, "--out", str(tmp_path / "killed")]
+        # Its output goes to a file: a pipe would be kept open by workers that outlive it.
+        with open(tmp_path / "output", "w") as output:
+            process = subprocess.Popen(command, start_new_session=True, stdout=output, stderr=2)
+        try:
+            process.wait(timeout=3 + 2 * attempt + draw.uniform(0, 3))
+        except subprocess.TimeoutExpired:
+            kill = os.killpg if attempt % 2 else os.kill
+            kill(process.pid, signal.SIGKILL)
+        ended.append(process.wait())
+        if ended[-1] == 0:
+            break
+        assert ended[-1] == -signal.SIGKILL, (tmp_path / "output").read_text()
+    assert ended[-1] == 0
+    assert len(ended) >= 2
+    assert results(tmp_path / "killed").equals(results(tmp_path / "whole"))
+
+
+# A full disk
+
+
+def test_a_full_disk_stops_the_run_and_keeps_what_was_there(tmp_path):
+    """A limit on the size of files stands in for the disk: larger writes fail."""
+    carry_out(smoke("oct", trials=1, models=("base",)), tmp_path)
+    before = results(tmp_path)
+    command = [*COMMAND, "--trials", "1", "--models", "base,tpl1", "--out", str(tmp_path)]
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "could not read or write" in done.stdout
+    assert "File too large" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert results(tmp_path).equals(before)
+    assert not list(tmp_path.rglob("*.part"))
+    carry_out(smoke("oct", trials=1, models=("base", "tpl1")), tmp_path)
+    assert results(tmp_path).filter(model="base").equals(before)

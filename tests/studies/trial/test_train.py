@@ -1,0 +1,773 @@
+"""One network of one trial: what it sees, what it reports, and that it goes on where it was."""
+
+import math
+from collections import Counter, deque
+from dataclasses import replace
+from multiprocessing import Pipe
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from sklearn.metrics import f1_score
+from torch.nn import functional
+
+from tensorprojection.studies.code_version import code_version
+from tensorprojection.studies.config import resolve
+from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.execute import local as workers
+from tensorprojection.studies.models.backbones import backbone
+from tensorprojection.studies.models.features import run as features_of
+from tensorprojection.studies.oct import HOPE_BETA
+from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.study import Prepared
+from tensorprojection.studies.trial import checkpoint
+from tensorprojection.studies.trial import train as training
+from tensorprojection.studies.trial.seeds import batch_order, start_seed
+from tensorprojection.studies.trial.train import Epoch, Notice, Step, Unit, train
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """One cache for this file: the images are the same in all its runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def smoke(name, **flags):
+    known = STUDIES[name]
+    return resolve(name, known.presets, tuple(known.models), "smoke", None, flags)
+
+
+def opened(name, **flags):
+    """The study, its smoke configuration and its samples."""
+    config, study = smoke(name, **flags), STUDIES[name]
+    return study, config, study.open(config, study.prepare(config, 1, lambda *_: None))
+
+
+class Events(list):
+    """What a unit says, with its network's state at the end of each epoch."""
+
+    def __init__(self, files):
+        self.files, self.states = files, []
+
+    def __call__(self, event):
+        self.append(event)
+        if isinstance(event, Epoch):
+            self.states.append(checkpoint.load(self.files.checkpoint))
+
+
+def trained(folder, unit, study, config, data, say=None):
+    """Train the unit there; what it said."""
+    files = UnitFiles.of(folder, unit.trial, unit.model)
+    files.lines.parent.mkdir(parents=True, exist_ok=True)
+    events = Events(files)
+    train(unit, study, config, data, folder, say or events)
+    return events
+
+
+def rows(folder, unit, seconds=False):
+    epochs = UnitFiles.of(folder, unit.trial, unit.model).rows()
+    return [{k: v for k, v in row.items() if seconds or k != "seconds"} for row in epochs]
+
+
+def same_states(one, other):
+    """Networks, optimizers and random numbers are equal to the bit."""
+    assert one.network.keys() == other.network.keys()
+    assert all(torch.equal(one.network[name], other.network[name]) for name in one.network)
+    assert torch.equal(one.rng["cpu"], other.rng["cpu"])
+    moments, others = one.optimizer["state"], other.optimizer["state"]
+    assert moments.keys() == others.keys()
+    for key in moments:
+        assert all(torch.equal(moments[key][name], others[key][name]) for name in moments[key])
+    return True
+
+
+# What a network sees
+
+
+class Recorder:
+    """Samples that note which rows were asked for."""
+
+    def __init__(self, data):
+        self.data, self.asked, self.seen = data, [], []
+
+    def sides(self, trial):
+        self.asked.append(trial)
+        return self.data.sides(trial)
+
+    def batch(self, rows):
+        self.seen.append(rows.tolist())
+        return self.data.batch(rows)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_all_models_of_a_trial_see_the_same_rows_in_the_same_order(name, tmp_path):
+    study, config, data = opened(name)
+    seen = {}
+    for trial in range(2):
+        for model in study.models:
+            recorder = Recorder(data)
+            trained(tmp_path, Unit(trial, model), study, config, recorder)
+            assert recorder.asked == [trial]
+            seen[trial, model] = recorder.seen
+        assert all(seen[trial, model] == seen[trial, "base"] for model in study.models)
+    assert seen[0, "base"] != seen[1, "base"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_epoch_goes_through_all_training_rows_in_an_order_of_its_own(name, tmp_path):
+    study, config, data = opened(name)
+    recorder = Recorder(data)
+    trained(tmp_path, Unit(1, "base"), study, config, recorder)
+    training_rows, validation_rows = (side.tolist() for side in data.sides(1))
+    seen = iter(recorder.seen[1:])  # after the first images, from which some networks start
+    orders = []
+    for epoch in (1, 2):
+        order = []
+        while len(order) < len(training_rows):
+            batch = next(seen)
+            left = len(training_rows) - len(order)
+            assert len(batch) == min(config.batch, left)
+            order += batch
+        assert sorted(order) == sorted(training_rows)
+        expected = batch_order(config.seed, 1, epoch, len(training_rows))
+        assert order == np.array(training_rows)[expected].tolist()
+        orders.append(order)
+        validated = []
+        while len(validated) < len(validation_rows):
+            validated += next(seen)
+        assert validated == validation_rows
+    assert orders[0] != orders[1]
+    assert next(seen, None) is None
+
+
+@pytest.mark.parametrize("name", ["chest", "kvasir"])
+def test_no_copy_validates_nor_an_original_whose_copies_train(name):
+    _, _, data = opened(name)
+    count = len(data.images) if name == "chest" else len(data.originals)
+    for trial in range(8):
+        training_rows, validation = data.sides(trial)
+        assert validation.max() < count
+        copies = training_rows[training_rows >= count]
+        originals = training_rows[training_rows < count]
+        whose = set(data.copies.of[copies - count].tolist())
+        assert not whose & set(validation.tolist())
+        assert not set(originals.tolist()) & set(validation.tolist())
+        # All copies of what does not validate train.
+        kept = ~np.isin(data.copies.of, validation)
+        assert set(copies.tolist()) == set((count + np.flatnonzero(kept)).tolist())
+        if name == "chest":
+            assert len(originals) + len(validation) == count
+        else:
+            assert len(originals) == 0
+        assert len(set(training_rows.tolist())) == len(training_rows)
+
+
+def test_a_network_may_start_from_training_images_of_all_classes(tmp_path, monkeypatch):
+    """Also where the rows are sorted by class, as those of a folder are."""
+    study, config, data = opened("oct", images=200, epochs=1)
+    sort = np.argsort(data.images.labels, kind="stable")
+    data = replace(data, images=data.images.select(sort))
+    monkeypatch.setattr(training, "FIRST", 24)
+    recorder = Recorder(data)
+    trained(tmp_path, Unit(0, "mpca"), study, config, recorder)
+    first = recorder.seen[0]
+    assert len(first) == 24
+    assert set(first) <= set(data.sides(0)[0].tolist())
+    assert set(data.images.labels[first].tolist()) == {0, 1, 2, 3}
+
+
+# How networks start
+
+
+class Starts:
+    """A study whose networks' first weights are kept, and the random state that follows them."""
+
+    def __init__(self, study):
+        self.kept, self.after = [], []
+        self.study = replace(study, network=self.network)
+        self.make = study.network
+
+    def network(self, *arguments):
+        made = self.make(*arguments)
+        self.kept.append({name: value.clone() for name, value in made.state_dict().items()})
+        self.after.append(torch.get_rng_state())
+        return made
+
+
+def starts(name, trial, tmp_path, **flags):
+    study, config, data = opened(name, epochs=1, **flags)
+    made = {}
+    for model in study.models:
+        torch.manual_seed(len(made))  # whatever was drawn before
+        spy = Starts(study)
+        trained(tmp_path / str(trial), Unit(trial, model), spy.study, config, data)
+        (made[model],) = spy.kept
+    return made
+
+
+SHARED = {
+    "oct": {"conv1", "conv2", "conv3", "conv4", "dense1", "dense2"},
+    "chest": {"dense1", "dense2"},
+    "kvasir": {"encoder1", "encoder4", "bottleneck", "decoder4", "up3", "decoder1", "output"},
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_models_of_a_trial_share_the_start_of_all_that_they_have_in_common(name, tmp_path):
+    made = starts(name, 0, tmp_path)
+    other = starts(name, 1, tmp_path)["base"]
+    base = made["base"]
+    for model, start in made.items():
+        common = {key for key in start if key in base and start[key].shape == base[key].shape}
+        narrower = {"dense1"} if model.startswith("tpl2") else set()
+        assert SHARED[name] - narrower <= {key.split(".")[0] for key in common}
+        assert all(torch.equal(start[key], base[key]) for key in common), model
+    for key in (key for key in base if base[key].ndim > 1):
+        assert other[key].std() > 0
+        assert not torch.equal(other[key], base[key])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_models_of_a_trial_share_what_is_drawn_after_the_start(name, tmp_path):
+    """So dropout leaves out the same for all of them."""
+    study, config, data = opened(name, epochs=1)
+    spy = Starts(study)
+    for model in study.models:
+        trained(tmp_path, Unit(0, model), spy.study, config, data)
+    assert len(spy.after) == len(study.models)
+    assert all(torch.equal(state, spy.after[0]) for state in spy.after)
+
+
+def test_the_mpca_start_is_that_of_the_trials_training_features_and_learns(tmp_path):
+    study, config, data = opened("chest")
+    spy, recorder = Starts(study), Recorder(data)
+    events = trained(tmp_path, Unit(1, "tpl-mpca"), spy.study, config, recorder)
+    first = recorder.seen[0]
+    assert set(first) <= set(data.sides(1)[0].tolist())
+    features = data.batch(np.array(first))[0].double()
+    vectors = (features - features.mean(0)).movedim(1, -1).flatten(0, -2)
+    W = spy.kept[0]["projection.W1"].double()
+    leading = torch.linalg.svd(vectors, full_matrices=False).S[: W.shape[1]]
+    kept = (vectors @ W).square().sum() / leading.square().sum()
+    assert kept.item() == pytest.approx(1, abs=1e-5)
+    assert not torch.equal(events.states[-1].network["projection.W1"], W.float())
+
+
+def test_the_fixed_projection_does_not_learn(tmp_path):
+    study, config, data = opened("oct")
+    spy = Starts(study)
+    events = trained(tmp_path, Unit(0, "dct-fixed"), spy.study, config, data)
+    first, last = spy.kept[0], events.states[-1].network
+    assert torch.equal(first["projection4.U2"], last["projection4.U2"])
+    assert not torch.equal(first["conv4.weight"], last["conv4.weight"])
+
+
+def test_chest_models_start_alike_from_one_seed_and_differently_from_another(tmp_path):
+    one = starts("chest", 0, tmp_path / "a")
+    assert all(
+        torch.equal(again, one["tpl"][key])
+        for key, again in starts("chest", 0, tmp_path / "b")["tpl"].items()
+    )
+    other = starts("chest", 0, tmp_path / "c", seed=1)["tpl"]
+    assert any(not torch.equal(other[key], one["tpl"][key]) for key in other)
+
+
+def test_the_mpca_projection_is_of_the_trials_images_and_does_not_learn(tmp_path):
+    study, config, data = opened("oct")
+    seen = {}
+    for trial in range(2):
+        spy = Starts(study)
+        events = trained(tmp_path, Unit(trial, "mpca"), spy.study, config, data)
+        frozen = [key for key in spy.kept[0] if key.startswith("projection4")]
+        assert frozen
+        first, last = spy.kept[0], events.states[-1].network
+        assert all(torch.equal(first[key], last[key]) for key in frozen)
+        assert not torch.equal(first["conv4.weight"], last["conv4.weight"])
+        seen[trial] = torch.cat([first[key].flatten() for key in frozen])
+    assert not torch.allclose(seen[0].abs(), seen[1].abs(), atol=1e-3)
+
+
+# What it reports
+
+METRICS = {
+    "oct": ["loss", "accuracy", "f1"],
+    "chest": ["loss", "accuracy", "f1"],
+    "kvasir": ["loss", "dice", "iou"],
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_rows_and_events(name, tmp_path):
+    study, config, data = opened(name)
+    unit = Unit(0, "tpl1" if name == "oct" else "tpl")
+    events = trained(tmp_path, unit, study, config, data)
+    kept = rows(tmp_path, unit, seconds=True)
+    assert [row["epoch"] for row in kept] == [1, 2]
+    for row in kept:
+        assert list(row) == ["epoch", "train_loss", *METRICS[name], "seconds", "code"]
+        assert all(isinstance(row[key], float) for key in row if key not in ("epoch", "code"))
+        assert row["code"] == code_version()
+    assert [event.row for event in events if isinstance(event, Epoch)] == kept
+    assert isinstance(events[-1], Epoch)
+    steps = [event for event in events if isinstance(event, Step)]
+    count = len(data.sides(0)[0])
+    assert sum(step.images for step in steps) == 2 * count
+    assert math.isclose(sum(step.share for step in steps), 1)
+    assert [step.epoch for step in steps] == sorted(step.epoch for step in steps)
+    there = {path.name for path in (tmp_path / "trials" / "001").iterdir()}
+    assert there == {f"{unit.model}.jsonl", f"{unit.model}.pt"}
+
+
+def test_two_steps_as_one():
+    unit = Unit(3, "tpl")
+    assert str(unit) == "trial 4 tpl"
+    both = Step(unit, 2, 16, 0.25).after(Step(unit, 1, 4, 0.125))
+    assert both == Step(unit, 2, 20, 0.375)
+
+
+# The same by other means
+
+
+def oct_base(p, x):
+    """The paper's table, as functions of float64 weights by name."""
+    for k in range(1, 5):
+        x = functional.conv2d(x, p[f"conv{k}.weight"], p[f"conv{k}.bias"], padding=1)
+        x = functional.max_pool2d(x.clamp(min=0), 2)
+    x = (x.flatten(1) @ p["dense1.weight"].T + p["dense1.bias"]).clamp(min=0)
+    return x @ p["dense2.weight"].T + p["dense2.bias"]
+
+
+def adam(p, gradients, m, v, step, rate):
+    """Kingma & Ba (2015), algorithm 1."""
+    for name, g in gradients.items():
+        m[name] = 0.9 * m[name] + 0.1 * g
+        v[name] = 0.999 * v[name] + 0.001 * g * g
+        direction = (m[name] / (1 - 0.9**step)) / ((v[name] / (1 - 0.999**step)).sqrt() + 1e-8)
+        p[name] = p[name] - rate * direction
+
+
+def test_an_epoch_is_adam_on_the_mean_cross_entropy(tmp_path):
+    """Against float64, with losses added image by image; the last batch is smaller."""
+    study, config, data = opened("oct", epochs=1, batch=15)
+    spy, unit = Starts(study), Unit(1, "base")
+    trained(tmp_path, unit, spy.study, config, data)
+    (row,) = rows(tmp_path, unit)
+
+    p = {name: value.double() for name, value in spy.kept[0].items()}
+    m = {name: torch.zeros_like(value) for name, value in p.items()}
+    v = {name: torch.zeros_like(value) for name, value in p.items()}
+    pixels = torch.from_numpy(data.images.images.astype(np.float64) / 255)[:, None]
+    pixels = pixels.repeat(1, 3, 1, 1)
+    labels = torch.tensor(np.array(data.images.labels))
+    training_rows, validation = data.sides(1)
+    order = training_rows[batch_order(config.seed, 1, 1, len(training_rows))]
+    assert len(order) % 15 != 0
+    losses = []
+    for step, start in enumerate(range(0, len(order), 15), start=1):
+        chosen = order[start : start + 15]
+        leaves = {name: value.requires_grad_() for name, value in p.items()}
+        logs = oct_base(leaves, pixels[chosen]).log_softmax(1)
+        each = -logs[range(len(chosen)), labels[chosen]]
+        gradients = torch.autograd.grad(each.mean(), list(leaves.values()))
+        losses += each.tolist()
+        p = {name: value.detach() for name, value in p.items()}
+        adam(p, dict(zip(p, gradients, strict=True)), m, v, step, config.learning_rate)
+
+    logs = oct_base(p, pixels[validation]).log_softmax(1)
+    actual, predicted = labels[validation], logs.argmax(1)
+    assert row["train_loss"] == pytest.approx(sum(losses) / len(order), abs=1e-6)
+    expected = -logs[range(len(validation)), actual].mean().item()
+    assert row["loss"] == pytest.approx(expected, abs=1e-6)
+    accuracy = (actual == predicted).double().mean().item()
+    assert row["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    f1 = f1_score(actual, predicted, average="weighted", zero_division=0)
+    assert row["f1"] == pytest.approx(f1, abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "model"), [("chest", "base"), ("kvasir", "tpl")])
+def test_validation_is_without_dropout_and_with_running_statistics(name, model, tmp_path):
+    study, config, data = opened(name)
+    events = trained(tmp_path, Unit(0, model), study, config, data)
+    _, validation = data.sides(0)
+    x, y = data.batch(validation)
+    network = study.network(config, model, x)
+    epochs = [event.row for event in events if isinstance(event, Epoch)]
+    for row, state in zip(epochs, events.states, strict=True):
+        network.load_state_dict(state.network)
+        metrics = study.metrics()
+        with torch.no_grad():
+            metrics.update(network.eval()(x), y)  # in one batch
+        measured = {key: row[key] for key in METRICS[name]}
+        assert measured == pytest.approx(metrics.compute(), abs=1e-5)
+
+
+def test_the_hope_penalty_is_minimised_but_is_no_part_of_the_loss(tmp_path):
+    """One batch of all images: the first loss is that of the start, the first step has it all."""
+    study, config, data = opened("oct", epochs=1, batch=64)
+    spy, unit = Starts(study), Unit(0, "hope")
+    events = trained(tmp_path, unit, spy.study, config, data)
+    (row,) = rows(tmp_path, unit)
+
+    torch.manual_seed(start_seed(config.seed, 0))
+    network = study.network(config, "hope", torch.empty(0))
+    network.to(memory_format=torch.channels_last)
+    order = data.sides(0)[0][batch_order(config.seed, 0, 1, len(data.sides(0)[0]))]
+    x, y = data.batch(order)
+    loss = functional.cross_entropy(network(x), y)
+    assert row["train_loss"] == pytest.approx(loss.item(), abs=1e-6)
+    U = network.hope4.U
+    angles = functional.cosine_similarity(U[:, :, None], U[:, None, :], dim=0).abs()
+    (loss + HOPE_BETA * angles.triu(1).sum()).backward()
+    after = events.states[-1].network
+    # Adam's first step is the sign of the gradient, where that is not tiny.
+    clear = U.grad.abs() > 1e-5
+    assert clear.double().mean() > 0.9
+    moved = after["hope4.U"] - U.detach()
+    expected = -config.learning_rate * U.grad.sign()
+    torch.testing.assert_close(moved[clear], expected[clear], atol=1e-5, rtol=0)
+
+    plain = replace(study, penalty=lambda network: None)
+    without = trained(tmp_path / "plain", unit, plain, config, data)
+    assert without[-1].row["train_loss"] == row["train_loss"]
+    assert not torch.equal(without.states[-1].network["hope4.U"], after["hope4.U"])
+
+
+def test_only_hope_has_a_penalty():
+    study, config, data = opened("oct")
+    first, _ = data.batch(data.sides(0)[0])
+    for model in study.models:
+        penalty = study.penalty(study.network(config, model, first))
+        assert (penalty is not None) == (model == "hope")
+
+
+class Uncached:
+    """The chest study's samples without a cache: the frozen network runs for every batch."""
+
+    def __init__(self, data, name):
+        self.data, self.name, self.seen = data, name, []
+        self.network = backbone(name)
+
+    def sides(self, trial):
+        return self.data.sides(trial)
+
+    def batch(self, rows):
+        self.seen.append(rows.tolist())
+        images = np.concatenate([self.data.images.images, self.data.copies.images.images])[rows]
+        labels = np.concatenate([self.data.images.labels, self.data.copies.images.labels])[rows]
+        return torch.from_numpy(features_of(self.network, self.name, images)), torch.tensor(labels)
+
+
+@pytest.mark.parametrize("model", ["base", "tpl"])
+def test_features_from_the_cache_train_as_those_computed_on_the_fly(model, tmp_path):
+    study, config, data = opened("chest")
+    unit = Unit(0, model)
+    cached, uncached = Recorder(data), Uncached(data, config.backbone)
+    trained(tmp_path / "cached", unit, study, config, cached)
+    trained(tmp_path / "uncached", unit, study, config, uncached)
+    assert cached.seen == uncached.seen
+    pairs = zip(rows(tmp_path / "cached", unit), rows(tmp_path / "uncached", unit), strict=True)
+    for one, other in pairs:
+        assert one == pytest.approx(other, abs=1e-4)
+
+
+# Going on
+
+
+class StopError(Exception):
+    """Stands in for a kill."""
+
+
+def stopping(kind, epoch):
+    """Ends the training when it says that, of the given epoch."""
+
+    def say(event):
+        at = event.row["epoch"] if isinstance(event, Epoch) else event.epoch
+        if isinstance(event, kind) and at == epoch:
+            raise StopError
+
+    return say
+
+
+RESUMED = [("oct", "tpl2"), ("oct", "mpca"), ("chest", "tpl"), ("kvasir", "tpl")]
+
+
+@pytest.mark.parametrize(("name", "model"), RESUMED)
+def test_resumed_from_every_epoch_it_is_the_uninterrupted_one(name, model, tmp_path):
+    """Chest has dropout and so random numbers to restore; the U-Net has batch statistics."""
+    study, config, data = opened(name, epochs=4)
+    unit = Unit(1, model)
+    whole = trained(tmp_path / "whole", unit, study, config, data)
+    for kind in (Epoch, Step):
+        for k in range(1, 5):
+            folder = tmp_path / f"{kind.__name__}-{k}"
+            with pytest.raises(StopError):
+                trained(folder, unit, study, config, data, stopping(kind, k))
+            torch.manual_seed(k)  # a new process has other random numbers
+            rest = trained(folder, unit, study, config, data)
+            done = k if kind is Epoch else k - 1
+            trained_then = [e.row["epoch"] for e in rest if isinstance(e, Epoch)]
+            assert trained_then == list(range(done + 1, 5))
+            assert rows(folder, unit) == rows(tmp_path / "whole", unit)
+            assert not rest.states or same_states(rest.states[-1], whole.states[-1])
+
+
+def test_stopped_after_every_epoch(tmp_path):
+    study, config, data = opened("chest", epochs=4)
+    unit = Unit(0, "base")
+    trained(tmp_path / "whole", unit, study, config, data)
+    for k in range(1, 5):
+        torch.manual_seed(k)
+        with pytest.raises(StopError):
+            trained(tmp_path / "often", unit, study, config, data, stopping(Epoch, k))
+    trained(tmp_path / "often", unit, study, config, data)
+    assert rows(tmp_path / "often", unit) == rows(tmp_path / "whole", unit)
+
+
+@pytest.mark.parametrize(("name", "model"), [("oct", "tpl1"), ("chest", "tpl"), ("kvasir", "tpl")])
+def test_more_epochs_later_are_those_of_one_run_that_had_them_at_once(name, model, tmp_path):
+    study, config, data = opened(name, epochs=4)
+    unit = Unit(1, model)
+    whole = trained(tmp_path / "whole", unit, study, config, data)
+    fewer = config.model_copy(update={"epochs": 2})
+    trained(tmp_path / "more", unit, study, fewer, data)
+    torch.manual_seed(9)
+    rest = trained(tmp_path / "more", unit, study, config, data)
+    assert [event.row["epoch"] for event in rest if isinstance(event, Epoch)] == [3, 4]
+    assert rows(tmp_path / "more", unit) == rows(tmp_path / "whole", unit)
+    assert same_states(rest.states[-1], whole.states[-1])
+
+
+# Damage
+
+
+def flip(path, count=64):
+    """The file with so many bytes of its middle changed."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    for place in range(middle, middle + count):
+        content[place] ^= 0xFF
+    path.write_bytes(content)
+
+
+def stopped_after(epoch, folder, *what):
+    with pytest.raises(StopError):
+        trained(folder, *what, stopping(Epoch, epoch))
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "truncated", "gone"])
+def test_a_damaged_checkpoint_is_named_and_its_unit_trained_anew(damage, tmp_path):
+    what = Unit(0, "tpl"), *opened("chest", epochs=3)
+    trained(tmp_path / "whole", *what)
+    stopped_after(2, tmp_path / "run", *what)
+    path = UnitFiles.of(tmp_path / "run", 0, "tpl").checkpoint
+    if damage == "flipped":
+        flip(path)
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else 5000])
+    events = trained(tmp_path / "run", *what)
+    (notice,) = [event for event in events if isinstance(event, Notice)]
+    how = "is gone" if damage == "gone" else "is damaged and removed"
+    assert notice.text == f"{path} {how}; trained anew from epoch 1."
+    assert [event.row["epoch"] for event in events if isinstance(event, Epoch)] == [1, 2, 3]
+    assert rows(tmp_path / "run", what[0]) == rows(tmp_path / "whole", what[0])
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "truncated", "gone"])
+@pytest.mark.parametrize("after", [2, 3])
+def test_damaged_lines_come_back_from_the_checkpoint(damage, after, tmp_path):
+    what = Unit(0, "tpl"), *opened("chest", epochs=3)
+    trained(tmp_path / "whole", *what)
+    stopped_after(after, tmp_path / "run", *what)
+    files = UnitFiles.of(tmp_path / "run", 0, "tpl")
+    before = files.rows()
+    content = files.lines.read_bytes()
+    if damage == "flipped":
+        flip(files.lines, 1)
+    elif damage == "gone":
+        files.lines.unlink()
+    else:
+        files.lines.write_bytes(content[: 0 if damage == "empty" else len(content) // 3])
+    events = trained(tmp_path / "run", *what)
+    assert not [event for event in events if isinstance(event, Notice)]
+    epochs = [event.row["epoch"] for event in events if isinstance(event, Epoch)]
+    assert epochs == list(range(after + 1, 4))
+    assert files.rows()[:after] == before  # to the second
+    assert rows(tmp_path / "run", what[0]) == rows(tmp_path / "whole", what[0])
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_killed_between_the_checkpoint_and_the_lines(epoch, tmp_path, monkeypatch):
+    """No row is lost, none is there twice, and no epoch is trained again."""
+    what = Unit(0, "tpl"), *opened("chest", epochs=3)
+    trained(tmp_path / "whole", *what)
+    write = UnitFiles.write
+
+    def killed(self, rows):
+        if len(rows) == epoch:
+            raise StopError
+        write(self, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UnitFiles, "write", killed)
+        with pytest.raises(StopError):
+            trained(tmp_path / "run", *what)
+    assert len(UnitFiles.of(tmp_path / "run", 0, "tpl").rows()) == epoch - 1
+    events = trained(tmp_path / "run", *what)
+    epochs = [event.row["epoch"] for event in events if isinstance(event, Epoch)]
+    assert epochs == list(range(epoch + 1, 4))
+    assert rows(tmp_path / "run", what[0]) == rows(tmp_path / "whole", what[0])
+
+
+def test_a_checkpoint_of_another_network_is_told_in_one_line(tmp_path):
+    study, config, data = opened("chest", epochs=2)
+    stopped_after(1, tmp_path, Unit(0, "tpl"), study, config, data)
+    files = UnitFiles.of(tmp_path, 0, "tpl")
+    files.checkpoint.rename(UnitFiles.of(tmp_path, 0, "base").checkpoint)
+    with pytest.raises(StudyError, match=r"base\.pt is not of this network .*Remove it") as raised:
+        trained(tmp_path, Unit(0, "base"), study, config, data)
+    assert "\n" not in str(raised.value)
+
+
+def test_dropout_draws_matter(tmp_path):
+    """The test above could not fail where random numbers had no effect."""
+    study, config, data = opened("chest", epochs=1)
+    unit = Unit(0, "base")
+    trained(tmp_path / "with", unit, study, config, data)
+    trained(tmp_path / "without", unit, study, config.model_copy(update={"dropout": 0.0}), data)
+    assert rows(tmp_path / "with", unit) != rows(tmp_path / "without", unit)
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("oct", "base"), ("oct", "tpl1"), ("oct", "hope"), ("chest", "tpl")]
+)
+def test_a_network_that_diverges_is_named(name, model, tmp_path):
+    study, config, data = opened(name, learning_rate=1e30)
+    with pytest.raises(
+        StudyError, match=f"trial 2 {model}: .*diverged.*smaller learning_rate"
+    ) as e:
+        trained(tmp_path, Unit(1, model), study, config, data)
+    assert "\n" not in str(e.value)
+    assert not list(tmp_path.rglob("*.jsonl"))
+    assert not list(tmp_path.rglob("*.pt"))  # a checkpoint of NaNs would only fail again
+
+
+def test_a_validation_loss_that_is_not_finite_is_named(tmp_path):
+    study, config, data = opened("oct")
+
+    class Broken:
+        def update(self, output, target):
+            pass
+
+        def compute(self):
+            return {"loss": math.inf, "accuracy": 0.5}
+
+    with pytest.raises(StudyError, match="trial 1 base: loss is inf after epoch 1: training has"):
+        trained(tmp_path, Unit(0, "base"), replace(study, metrics=Broken), config, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "rule"), [("oct", 40, 16), ("chest", 80, 32), ("kvasir", 40, 16)]
+)
+def test_a_size_that_the_networks_cannot_take_is_told_beforehand(name, size, rule):
+    config = smoke(name, size=size)
+    with pytest.raises(StudyError, match=f"Expected a size divisible by {rule}.*, got {size}"):
+        STUDIES[name].prepare(config, 1, lambda *_: None)
+
+
+class Link:
+    """A worker's end of the pipe; it is told to go home after its first unit."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, event):
+        self.sent.append(event)
+
+    def recv(self):
+        return None
+
+
+def test_a_worker_that_is_killed_between_two_units_is_replaced():
+    """It has said that the first is done, and does not hear of the second."""
+    ours, theirs = Pipe()
+    theirs.close()
+    process = SimpleNamespace(join=lambda: None, exitcode=-9)
+    worker = workers._Worker(process, ours, Unit(0, "base"))
+    waiting = deque([Unit(1, "base")])
+    assert workers._hand(worker, waiting)
+    assert workers._hear(worker) is None
+    restarted = workers._mourn(worker, Counter(), waiting)
+    assert restarted == workers.Restarted(Unit(1, "base"), "signal 9")
+    assert list(waiting) == [Unit(1, "base")]
+    assert not workers._hand(worker, deque())
+
+
+def test_a_worker_says_what_went_wrong(tmp_path, monkeypatch):
+    """In this process: a unit that is held by another, one that diverges, one that is done."""
+    config, study = smoke("oct", learning_rate=1e30), STUDIES["oct"]
+    prepared = study.prepare(config, 1, lambda *_: None)
+    assert isinstance(prepared, Prepared)
+    unit = Unit(0, "base")
+
+    def told(config, code=code_version()):  # noqa: B008
+        link = Link()
+        workers.work(link, workers.Task(config, prepared, tmp_path, code), unit)
+        return link.sent[-1]
+
+    diverged = told(config)
+    assert diverged.unit == unit
+    assert "diverged" in diverged.why
+    assert not diverged.stop
+    lock = UnitFiles.of(tmp_path, 0, "base").lock
+    monkeypatch.setattr(workers, "STRAGGLER_SECONDS", 0)
+    with FileLock(lock):
+        held = told(smoke("oct"))
+    assert held.why.startswith("another process still trains it")
+    assert not held.stop
+    changed = told(smoke("oct"), "0.1.0 other, torch 2")
+    assert changed.why.startswith("the code was changed while the run went on: it was 0.1.0 other")
+    assert changed.stop
+    assert told(smoke("oct")) == workers.Done(unit)
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_too_little_memory_is_told_in_one_line(error, tmp_path, monkeypatch):
+    config = smoke("oct")
+    prepared = STUDIES["oct"].prepare(config, 1, lambda *_: None)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(workers, "train", fail)
+    link = Link()
+    task = workers.Task(config, prepared, tmp_path, code_version())
+    workers.work(link, task, Unit(0, "base"))
+    assert link.sent[-1].why.startswith("it needs more memory than there is.")
+    assert "\n" not in link.sent[-1].why
+
+
+def test_a_unit_that_has_finished_is_not_trained_again(tmp_path):
+    study, config, data = opened("oct")
+    events = []
+    for _ in range(2):
+        trained(tmp_path, Unit(0, "base"), study, config, data, events.append)
+    assert sum(isinstance(event, Epoch) for event in events) == config.epochs
