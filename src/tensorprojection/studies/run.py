@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,8 @@ from ..cli.progress import Watch
 from .code_version import code_version
 from .config import RunConfig, checked, read_config
 from .errors import StudyError
-from .execute.local import Done, Failed, Task, run_units
+from .execute.local import Done, Event, Failed, Task
+from .execute.local import run_units as on_this_machine
 from .files import write_whole
 from .limits import check_fits
 from .record import Record, add_record, read_record
@@ -30,6 +31,8 @@ EXTENSIBLE = ("trials", "models", "epochs")
 # What may lie elsewhere by then: the content is compared, not the path.
 MOVABLE = ("data", "weights")
 
+RunUnits = Callable[[Sequence[Unit], int, Task], Iterator[Event]]
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -41,7 +44,12 @@ class Outcome:
 
 
 def run(
-    config: RunConfig, folder: Path, jobs: int, watch: Watch, mix_versions: bool = False
+    config: RunConfig,
+    folder: Path,
+    jobs: int,
+    watch: Watch,
+    mix_versions: bool = False,
+    run_units: RunUnits = on_this_machine,
 ) -> Outcome:
     """Carry out the run in its folder; what is there already is not done again.
 
@@ -51,11 +59,12 @@ def run(
         jobs: processes that train.
         watch: is told what happens.
         mix_versions: go on also where another version of the code has trained some of it.
+        run_units: trains them, here or elsewhere.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder):
-            return _run(config, folder, jobs, watch, mix_versions)
+            return _run(config, folder, jobs, watch, mix_versions, run_units)
     except MemoryError:
         raise StudyError(
             "There is not enough memory. Choose a smaller --size, or fewer --images or --jobs."
@@ -73,7 +82,14 @@ def default_jobs(threads: int, device: str) -> int:
     return max(1, (cores or 1) // threads)
 
 
-def _run(config: RunConfig, folder: Path, jobs: int, watch: Watch, mix_versions: bool) -> Outcome:
+def _run(
+    config: RunConfig,
+    folder: Path,
+    jobs: int,
+    watch: Watch,
+    mix_versions: bool,
+    run_units: RunUnits,
+) -> Outcome:
     record = read_record(folder)
     stored = _stored(folder, record)
     if stored is not None:

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,7 +27,7 @@ from ..code_version import code_version
 from ..config import RunConfig
 from ..errors import StudyError
 from ..results import UnitFiles
-from ..study import Data, Prepared
+from ..study import Data, Prepared, Study
 from ..trial.train import Epoch, Notice, Step, Unit, train
 from .processes import end_with_parent, settings_to_inherit
 
@@ -166,24 +167,23 @@ def work(link: Connection, task: Task, unit: Unit | None) -> None:
 
     from ..registry import STUDIES
 
-    config = task.config
-    torch.set_num_threads(config.threads)
-    study = STUDIES[config.study]
-    data: Data | None = None
+    torch.set_num_threads(task.config.threads)
+    study = STUDIES[task.config.study]
+    data = cache(lambda: study.open(task.config, task.prepared))  # late: what is wrong is told
     while unit is not None:
-        here = unit
-
-        def carry_out() -> None:
-            nonlocal data
-            data = data or study.open(config, task.prepared)
-            files = UnitFiles.of(task.run, here.trial, here.model)
-            files.lock.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
-                train(here, study, config, data, task.run, Say(link.send))
-            files.lock.unlink(missing_ok=True)
-
-        link.send(attempt(unit, task, carry_out) or Done(unit))
+        failed = attempt(unit, task, partial(_carry_out, unit, task, study, data, link.send))
+        link.send(failed or Done(unit))
         unit = link.recv()
+
+
+def _carry_out(
+    unit: Unit, task: Task, study: Study, data: Callable[[], Data], send: Callable[[Event], None]
+) -> None:
+    files = UnitFiles.of(task.run, unit.trial, unit.model)
+    files.lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
+        train(unit, study, task.config, data(), task.run, Say(send))
+    files.lock.unlink(missing_ok=True)
 
 
 def attempt(unit: Unit, task: Task, carry_out: Callable[[], None]) -> Failed | None:

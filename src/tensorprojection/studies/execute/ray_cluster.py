@@ -108,7 +108,9 @@ def _check_answers(address: str) -> None:
         except ValueError:
             host, port = None, None
         if host is None or port is None or parts.scheme not in ("", "ray"):
-            raise StudyError(f"Expected --address auto, host:port or ray://host:port, got {address}.")
+            raise StudyError(
+                f"Expected --address auto, host:port or ray://host:port, got {address}."
+            )
         try:
             socket.create_connection((host, port), timeout=ANSWER_SECONDS).close()
         except OSError as error:
@@ -167,7 +169,7 @@ def alive() -> list[Node]:
 
 
 def places(needed: dict[str, float]) -> int:
-    """How many trials the cluster has room for at once; a ``StudyError`` where there is for none."""
+    """How many trials the cluster has room for at once; a ``StudyError`` where for none."""
     nodes = alive()
     room = sum(node.fits(needed) for node in nodes)
     if room:
@@ -218,7 +220,7 @@ def check_nodes(needed: dict[str, float]) -> None:
 
 
 def _installed() -> str | None:
-    """The code of the node that this runs on. It is sent whole, to nodes without the package too."""
+    """The code of the node that this runs on; sent whole, also to nodes without the package."""
     try:
         from tensorprojection.studies.code_version import code_version
         from tensorprojection.studies.execute import ray_worker  # noqa: F401
@@ -237,5 +239,3 @@ def first_line(error: BaseException) -> str:
     """What an error says, without what it goes on to say."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-

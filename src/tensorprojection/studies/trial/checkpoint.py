@@ -65,7 +65,7 @@ def save(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def load(path: Path) -> Checkpoint | None:
-    """The checkpoint of that file, None where there is none, ``DamagedError`` where it is damaged."""
+    """The checkpoint of that file, None where there is none; see :func:`read`."""
     content = read(path)
     if content is None:
         return None
