@@ -12,8 +12,7 @@ from tensorprojection.studies.run import Outcome, run
 
 
 def smoke(study: str, **flags) -> RunConfig:
-    known = STUDIES[study]
-    return resolve(study, known.presets, tuple(known.models), "smoke", None, flags)
+    return resolve(STUDIES[study], "smoke", None, flags)
 
 
 def carry_out(config: RunConfig, folder: Path, jobs: int = 2, **given) -> Outcome:

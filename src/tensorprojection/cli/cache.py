@@ -7,8 +7,6 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from ..studies.config import StudyName as Study
-
 app = App(name="cache", help="What the studies keep on disk: list it, clear it.")
 
 
@@ -25,7 +23,7 @@ def list_() -> None:
 @app.command
 def clear(
     *,
-    study: Annotated[Study | None, Parameter(help="Only what this study made.")] = None,
+    study: Annotated[str | None, Parameter(help="Only what this study made.")] = None,
     older_than: Annotated[
         float | None, Parameter(help="Only what was not used for so many days.")
     ] = None,
@@ -36,7 +34,10 @@ def clear(
     removed.
     """
     from ..studies.data.entries import chosen, clear, entries, gigabytes
+    from ..studies.registry import find_study
 
+    if study is not None:
+        study = find_study(study).name
     removed, kept = clear(chosen(entries(), study, older_than))
     for entry in removed:
         print(f"removed {entry.name} ({gigabytes(entry.bytes)})")

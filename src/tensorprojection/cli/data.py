@@ -9,14 +9,12 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from ..studies.config import StudyName as Study
-
 app = App(name="data", help="The studies' images: download them, look them over.")
 
 
 @app.command
 def get(
-    study: Annotated[Study, Parameter(help="Which study's images.")],
+    study: Annotated[str, Parameter(help="Which study's images.")],
     /,
     *,
     out: Annotated[
@@ -25,8 +23,9 @@ def get(
 ) -> None:
     """Download a study's images from Kaggle, and print where they are."""
     from ..studies.data.kaggle import get as download
+    from ..studies.registry import find_study
 
-    print(download(study, out))
+    print(download(find_study(study).images, out))
 
 
 @app.command
@@ -35,7 +34,7 @@ def check(
     /,
     *,
     study: Annotated[
-        Study | None, Parameter(help="Whose images they are. Default: as the layout says.")
+        str | None, Parameter(help="Whose images they are. Default: as the layout says.")
     ] = None,
     as_json: Annotated[
         bool, Parameter(name="--json", negative="", help="Print all that was found as JSON.")
@@ -52,8 +51,12 @@ def check(
 
     from ..studies.data.check import check as look
     from ..studies.data.check import render
+    from ..studies.registry import KINDS, find_study
+    from .progress import counting
 
-    report = look(path, study, unpack_limits=unpack_limits)
+    kinds = KINDS if study is None else (find_study(study).images,)
+    with counting(Console(stderr=True)) as progress:
+        report = look(path, kinds, unpack_limits=unpack_limits, progress=progress)
     if as_json:
         print(json.dumps(report.as_dict(), indent=1))
     else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 
 from .. import __version__
 from ..errors import ProjectionError
@@ -16,44 +16,32 @@ from ..stopping import raising_once
 from ..studies.errors import StudyError
 from . import cache as cli_cache
 from . import data as cli_data
+from . import run as cli_run
+from . import summary as cli_summary
+from .bench import bench
 from .report import report
-from .run import run
 from .spectra import spectra
-from .summary import summary
+from .wording import as_flags
 
 app = App(
     name="tpl",
     help="The TensorProjection layer: the paper's studies, your data's spectra, and its speed.",
     version=__version__,
 )
-app.command(run)
+app.command(cli_run.app)
 app.command(report)
-app.command(summary)
+app.command(cli_summary.app)
 app.command(cli_data.app)
 app.command(cli_cache.app)
 app.command(spectra)
-
-
-@app.command
-def bench(
-    *,
-    rounds: Annotated[int, Parameter(help="How often every contender takes its turn.")] = 15,
-    only: Annotated[str, Parameter(help="Only cases whose name contains this.")] = "",
-    peers: Annotated[bool, Parameter(help="Measure the peers as well.")] = True,
-    out: Annotated[Path, Parameter(help="Where bench.json, bench.md and bench.png go.")] = Path(
-        "runs/bench"
-    ),
-) -> None:
-    """Speed side by side with the layer it replaces, its peers and the machine's limit."""
-    from ..bench.report import run_and_report
-
-    run_and_report(rounds=rounds, only=only, peers=peers, out=out)
+app.command(bench)
 
 
 def main() -> None:
     """The entry point; a user's mistake gives one line and exit code 2, Ctrl-C one line and 130."""
     make_safe(sys.stdout)
     make_safe(sys.stderr)
+    logging.basicConfig(format="tpl: %(message)s")
     with raising_once():
         try:
             app(exit_on_error=False, print_error=False)
@@ -70,5 +58,5 @@ def main() -> None:
 
 
 def _end(code: int, line: str) -> NoReturn:
-    print(f"tpl: {' '.join(line.split())}", file=sys.stderr)
+    print(f"tpl: {' '.join(as_flags(line).split())}", file=sys.stderr)
     sys.exit(code)

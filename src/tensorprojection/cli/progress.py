@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -15,14 +16,17 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..studies.config import RunConfig
-from ..studies.execute.local import Done, Event, Failed, Restarted
-from ..studies.results import Row
-from ..studies.study import Prepared
-from ..studies.trial.train import Epoch, Notice, Step, Unit
+from ..studies.execute.protocol import Done, Event, Failed, Restarted
+from ..studies.inputs import Progress as Making
+from ..studies.inputs import RunInputs
+from ..studies.results import EpochRow
+from ..studies.trial.unit import Epoch, Notice, Step, Unit
+from .wording import as_flags
 
 WINDOW = 10.0  # seconds over which the throughput is measured
 SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
 HIDDEN = ("epoch", "train_loss", "seconds", "code")  # of a row, where it is shown on one line
+SLOW = 1000  # files, from which reading them takes its time
 WIDE = 100  # columns of a terminal that has room for bars
 
 
@@ -35,7 +39,7 @@ class Watch:
         self.bars = _Bars(console, disable=not self.live)
         self.tasks: dict[str, TaskID] = {}
         self.throughput = _Throughput()
-        self.last: dict[Unit, Row] = {}
+        self.last: dict[Unit, EpochRow] = {}
         self.begun: Mapping[Unit, int] = {}
         self.unkept: defaultdict[Unit, float] = defaultdict(float)  # shares of the epoch under way
         self.epochs = 0
@@ -62,12 +66,12 @@ class Watch:
             self._line(f"Made {what}: {of:,}, which are kept for the next time.")
 
     def begin(
-        self, config: RunConfig, prepared: Prepared, units: int, begun: Mapping[Unit, int]
+        self, config: RunConfig, inputs: RunInputs, units: int, begun: Mapping[Unit, int]
     ) -> None:
         """Training starts: so many units in all, those not finished with their epochs so far."""
-        self._line(f"Images: {prepared.source}")
-        if prepared.unreadable:
-            self._line(f"Left out as unreadable: {len(prepared.unreadable)} files, see record.json")
+        self._line(f"Images: {inputs.source}")
+        if inputs.unreadable:
+            self._line(f"Left out as unreadable: {len(inputs.unreadable)} files, see record.json")
         self.epochs, self.units, self.done = config.epochs, units, units - len(begun)
         self.begun = begun
         started = sum(begun.values())
@@ -141,7 +145,22 @@ class Watch:
             self.bars.remove_task(self.tasks.pop(key))
 
     def _line(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        self.console.print(as_flags(text), soft_wrap=True, highlight=False, markup=False)
+
+
+@contextmanager
+def counting(console: Console) -> Iterator[Making]:
+    """A bar for what takes its time, in a terminal; nothing elsewhere, or where it is quick."""
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+
+    def progress(what: str, done: int, of: int) -> None:
+        if of >= SLOW:
+            if not bar.tasks:
+                bar.add_task(what, total=of)
+            bar.update(bar.tasks[0].id, completed=done)
+
+    with bar:
+        yield progress
 
 
 class _Bars(Progress):

@@ -1,137 +1,117 @@
-"""``tpl run``: a study of the paper, from one command."""
+"""``tpl run``: a study, from one command."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import App, Parameter
 
-from ..studies.config import Compression, Preset, Split, StudyName
+from ..studies.config import PRESETS, preset_for, resolve
+from ..studies.errors import StudyError
 
-CHEST = Group("Chest study")
-KVASIR = Group("Kvasir study")
-WHAT = Group("What is run", sort_key=0)
-HOW = Group("How it is run", sort_key=1)
+if TYPE_CHECKING:
+    from ..studies.execute.parallel import Devices
+    from ..studies.execute.ray_cluster import RayOptions
+    from ..studies.study import Study
+
 MOST_JOBS = 1024
 
+# Its flags depend on the study, so it parses what follows by itself.
+app = App(
+    name="run",
+    help="Train a study's networks over many trials, and draw the paper's curves.",
+    help_flags=(),
+    version_flags=(),
+)
 
-def run(
-    study: Annotated[StudyName, Parameter(help="Which of the paper's studies.")],
-    /,
-    *,
-    data: Annotated[
-        str | None,
-        Parameter(
-            group=WHAT,
-            help="Images: a folder as Kaggle ships it, a zip or tar file of one, an .npz file, or "
-            '"phantoms", which are generated (the default).',
-        ),
-    ] = None,
-    preset: Annotated[
-        Preset | None,
-        Parameter(
-            group=WHAT,
-            help="Where settings start: the paper's numbers, a size for a laptop (minutes; the "
-            "default), or for a test (seconds).",
-        ),
-    ] = None,
-    models: Annotated[
-        str | None, Parameter(group=WHAT, help="Networks, with commas: tpl summary lists them.")
-    ] = None,
-    trials: Annotated[
-        int | None, Parameter(group=WHAT, help="Repetitions, each with its own split and start.")
-    ] = None,
-    epochs: Annotated[
-        int | None, Parameter(group=WHAT, help="Epochs a network is trained.")
-    ] = None,
-    batch: Annotated[int | None, Parameter(group=WHAT, help="Images a step.")] = None,
-    learning_rate: Annotated[float | None, Parameter(group=WHAT, help="Adam's.")] = None,
-    images: Annotated[
-        int | None,
-        Parameter(group=WHAT, help="How many phantoms, or how many drawn of the real images."),
-    ] = None,
-    size: Annotated[
-        int | None,
-        Parameter(
-            group=WHAT, help="Side of the images in pixels; the paper's for kvasir: 128, 160, 192."
-        ),
-    ] = None,
-    split: Annotated[
-        Split | None,
-        Parameter(
-            group=WHAT,
-            help="Images at random (default), whole patients, or as the data set is divided.",
-        ),
-    ] = None,
-    train_share: Annotated[
-        float | None,
-        Parameter(
-            group=WHAT,
-            help="Share of the training side that is used, 1 by default; validation is whole.",
-        ),
-    ] = None,
-    seed: Annotated[int | None, Parameter(group=WHAT, help="Of everything random.")] = None,
-    config: Annotated[
-        Path | None, Parameter(group=WHAT, help="A TOML file of settings; flags override it.")
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        Parameter(group=CHEST, help="The frozen network: densenet121 or efficientnet-lite0."),
-    ] = None,
-    weights: Annotated[
-        Path | None, Parameter(group=CHEST, help="A file of the frozen network's weights.")
-    ] = None,
-    dropout: Annotated[
-        float | None, Parameter(group=CHEST, help="Before the last layer; 0 for none.")
-    ] = None,
-    channels: Annotated[
-        int | None,
-        Parameter(group=KVASIR, help="Of the first convolution; the paper's: 16 and 64."),
-    ] = None,
-    compression: Annotated[
-        Compression | None,
-        Parameter(group=KVASIR, help="Which projection beside the baseline: by 2, or by 4."),
-    ] = None,
-    copies: Annotated[
-        int | None, Parameter(group=KVASIR, help="Augmented copies of each training image.")
-    ] = None,
-    leaky: Annotated[
-        bool | None,
-        Parameter(group=KVASIR, negative=(), help="LeakyReLU(0.1) after the projection."),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        Parameter(group=HOW, help="Processes; as many as fill the machine by default."),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        Parameter(group=HOW, help="Threads of each process, 1 by default; changes the last bits."),
-    ] = None,
-    device: Annotated[
-        str | None, Parameter(group=HOW, help="cpu (default), cuda, cuda:1 …")
-    ] = None,
-    skip_unreadable: Annotated[
-        bool | None,
-        Parameter(group=HOW, negative=(), help="Leave damaged image files out, and count them."),
-    ] = None,
-    unpack_limits: Annotated[
-        float | None,
-        Parameter(group=HOW, help="How many times as much as usual an archive may hold."),
-    ] = None,
-    out: Annotated[
-        Path | None, Parameter(group=HOW, help="The run's folder; runs/STUDY-PRESET by default.")
-    ] = None,
-    mix_versions: Annotated[
-        bool,
-        Parameter(
-            group=HOW,
-            negative=(),
-            help="Go on with a run that another version of the code has begun; its table says so.",
-        ),
-    ] = False,
-) -> None:
+
+@app.default
+def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
+    from ..studies.registry import STUDIES
+    from .settings import parse, study_in
+
+    flags = _flags(study_in(tokens))
+    which = f"Which study: {', '.join(STUDIES)}, a .py file with one, or package.module:NAME."
+    parse("run", run, flags, which, tokens)
+
+
+def _flags(study: Study[Any] | None) -> dict[str, Any]:
+    from .settings import HOW, WHAT, choice_flags, setting_flags
+
+    first = {
+        "preset": Annotated[
+            str | None,
+            Parameter(
+                group=WHAT,
+                help=f"Where settings start ({', '.join(PRESETS)}): the paper's numbers, a size "
+                "for a laptop (minutes; the default), or for a test (seconds).",
+            ),
+        ],
+        "config": Annotated[
+            Path | None, Parameter(group=WHAT, help="A TOML file of settings; flags override it.")
+        ],
+    }
+    last = {
+        "jobs": Annotated[
+            int | None,
+            Parameter(group=HOW, help="Processes; as many as fill the machine by default."),
+        ],
+        "executor": Annotated[
+            Literal["local", "ray"] | None,
+            Parameter(group=HOW, help="Where trials are trained: here (default), or on Ray."),
+        ],
+        "address": Annotated[
+            str | None,
+            Parameter(
+                group=HOW,
+                help="Of the Ray cluster: auto, host:port or ray://host:port; without it, one is "
+                "started here.",
+            ),
+        ],
+        "cpus_per_trial": Annotated[
+            float | None,
+            Parameter(group=HOW, help="That Ray sets apart; as many as threads by default."),
+        ],
+        "gpus_per_trial": Annotated[
+            float | None,
+            Parameter(group=HOW, help="That Ray sets apart, such as 0.5; 1 by default on cuda."),
+        ],
+        "devices": Annotated[
+            int | None,
+            Parameter(group=HOW, help="That train one network together, 1 by default."),
+        ],
+        "nodes": Annotated[
+            int | None,
+            Parameter(
+                group=HOW,
+                help="Machines with so many devices each, 1 by default; the same command is "
+                "started on all.",
+            ),
+        ],
+        "unpack_limits": Annotated[
+            float | None,
+            Parameter(group=HOW, help="How many times as much as usual an archive may hold."),
+        ],
+        "out": Annotated[
+            Path | None,
+            Parameter(group=HOW, help="The run's folder; runs/STUDY-PRESET by default."),
+        ],
+        "mix_versions": Annotated[
+            bool | None,
+            Parameter(
+                group=HOW,
+                negative=(),
+                help="Go on with a run that another version of the code has begun; its table "
+                "says so.",
+            ),
+        ],
+    }
+    return {**first, **setting_flags(study), **choice_flags(study), **last}
+
+
+def run(study: str, /, **given: Any) -> None:
     """Train a study's networks over many trials, and draw the paper's curves.
 
     Stop it whenever you like, or let it be killed: the same command goes on from there, with the
@@ -139,57 +119,35 @@ def run(
     """
     from rich.console import Console
 
-    from ..studies.config import preset_for, resolve
     from ..studies.data.sources import allow_archive
-    from ..studies.errors import StudyError
-    from ..studies.registry import STUDIES
+    from ..studies.execute.choose import executor
+    from ..studies.registry import find_study
     from ..studies.results import RESULTS
-    from ..studies.run import default_jobs
     from ..studies.run import run as carry_out
+    from ..studies.run import take_part
     from .progress import Watch
     from .report import report
+    from .settings import as_settings
 
-    chosen = None if models is None else tuple(m.strip() for m in models.split(",") if m.strip())
-    if compression is not None:
-        if study != "kvasir":
-            raise StudyError(f"--compression is not a setting of the {study} study.")
-        if chosen is not None:
-            raise StudyError("Expected --models or --compression, got both.")
-        chosen = ("base", "tpl" if compression == "normal" else "tpl-aggressive")
-    flags: dict[str, Any] = {
-        "data": _place(data),
-        "models": chosen,
-        "trials": trials,
-        "epochs": epochs,
-        "batch": batch,
-        "learning_rate": learning_rate,
-        "images": images,
-        "size": size,
-        "split": split,
-        "train_share": train_share,
-        "seed": seed,
-        "backbone": backbone,
-        "weights": None if weights is None else str(weights.resolve()),
-        "dropout": dropout,
-        "channels": channels,
-        "copies": copies,
-        "leaky": leaky,
-        "threads": threads,
-        "device": device,
-        "skip_unreadable": skip_unreadable,
-    }
-    known = STUDIES[study]
-    resolved = resolve(study, known.presets, tuple(known.models), preset, config, flags)
+    known = find_study(study)
+    preset, config, jobs = given.get("preset"), given.get("config"), given.get("jobs")
+    settings = as_settings(known, given) | _chosen(known, given)
+    ray, devices = _places(given)
+    resolved = resolve(known, preset, config, settings, trained_here=ray is None)
     if jobs is not None and not 1 <= jobs <= MOST_JOBS:
         raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
-    folder = out if out is not None else Path("runs") / f"{study}-{preset_for(preset, config)}"
-    processes = jobs or default_jobs(resolved.threads, resolved.device)
-    if unpack_limits is not None:
-        allow_archive(resolved.data, unpack_limits)
+    usual = Path("runs") / f"{known.name}-{preset_for(preset, config, known)}"
+    folder = given.get("out") or usual
+    if (limits := given.get("unpack_limits")) is not None:
+        allow_archive(resolved.data, limits)
     console = Console()
     try:
-        with Watch(console) as watch:
-            outcome = carry_out(resolved, folder, processes, watch, mix_versions)
+        with Watch(console) as watch, executor(resolved, ray, devices) as chosen:
+            if chosen.helps is not None:
+                take_part(resolved, chosen.helps, watch)
+                return
+            processes, mix_versions = jobs or chosen.jobs, bool(given.get("mix_versions"))
+            outcome = carry_out(resolved, folder, processes, watch, mix_versions, chosen.execute)
     except KeyboardInterrupt as stop:
         console.print("Stopped. The same command goes on from here.")
         sys.exit(getattr(stop, "code", 130))
@@ -204,6 +162,26 @@ def run(
         sys.exit(1)
 
 
-def _place(data: str | None) -> str | None:
-    """Where the images are, whatever folder a later command is given in."""
-    return data if data is None or data == "phantoms" else str(Path(data).resolve())
+def _places(given: dict[str, Any]) -> tuple[RayOptions | None, Devices]:
+    """The cluster, where one is asked for, and the devices of one training."""
+    from ..studies.execute.parallel import Devices
+    from ..studies.execute.ray_cluster import RayOptions
+
+    devices = Devices(*(1 if given.get(n) is None else given[n] for n in ("devices", "nodes")))
+    cluster = {name: given.get(name) for name in ("address", "cpus_per_trial", "gpus_per_trial")}
+    if given.get("executor") == "ray":
+        return RayOptions(*cluster.values()), devices
+    for name, value in cluster.items():
+        if value is not None:
+            raise StudyError(f"`{name}` is for `executor` ray only.")
+    return None, devices
+
+
+def _chosen(study: Study[Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The models of a short way to choose them, where one was taken."""
+    for choice in study.choices:
+        if (value := given.get(choice.name)) is not None:
+            if given.get("models") is not None:
+                raise StudyError(f"Expected `models` or `{choice.name}`, got both.")
+            return {"models": choice.models[value]}
+    return {}

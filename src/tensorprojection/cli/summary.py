@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
-from ..studies.config import StudyName
+from ..studies.errors import StudyError
+
+# Its flags depend on the study, so it parses what follows by itself.
+app = App(
+    name="summary",
+    help="The networks of a study, layer by layer, with where the paper's tables differ.",
+    help_flags=(),
+    version_flags=(),
+)
 
 
-def summary(
-    study: Annotated[StudyName, Parameter(help="Whose networks.")],
-    /,
-    *,
-    json: Annotated[bool, Parameter(help="Print JSON.", negative=())] = False,
-    size: Annotated[
-        int | None, Parameter(help="Side of the images: the paper's 96, 160 or 128 by default.")
-    ] = None,
-    channels: Annotated[
-        int | None, Parameter(help="Channels of the U-Net's first convolution (kvasir): 16, or 64.")
-    ] = None,
-    backbone: Annotated[
-        Literal["densenet121", "efficientnet-lite0"] | None,
-        Parameter(help="The frozen network before the head (chest): densenet121 by default."),
-    ] = None,
-) -> None:
+@app.default
+def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
+    from ..studies.registry import STUDIES
+    from .settings import parse, setting_flags, study_in
+
+    flags = setting_flags(study_in(tokens), ["size"])
+    flags["json"] = Annotated[bool | None, Parameter(help="Print JSON.", negative=())]
+    which = f"Whose networks: {', '.join(STUDIES)}, a .py file, or package.module:NAME."
+    parse("summary", summary, flags, which, tokens)
+
+
+def summary(study: str, /, **given: Any) -> None:
     """The networks of a study, layer by layer, with where the paper's tables differ."""
     from rich.console import Console
 
-    from ..studies.errors import StudyError
+    from ..studies.registry import find_study
     from ..studies.report.summary import as_json, render, tables
+    from .settings import as_settings
 
+    known = find_study(study)
     try:
-        made = tables(study, size=size, channels=channels, backbone=backbone)
+        made = tables(known, **as_settings(known, given))
     except ValueError as error:
         raise StudyError(str(error)) from None
-    if json:
+    if given.get("json"):
         print(as_json(made))
     else:
         Console(highlight=False).print(render(made))

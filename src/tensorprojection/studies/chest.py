@@ -6,31 +6,63 @@ originals and of their augmented copies, which lie in the cache.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from .config import RunConfig
-from .data.augment import CHEST as CHANGES
-from .data.copies import CHEST_COPIES, Copies, make_copies, open_copies, rows_for
+from .config import Absent, Place, RunConfig
+from .data.augment import Augmentation
+from .data.copies import Copies, make_copies, open_copies, rows_for
 from .data.images import ImageSet
+from .data.kinds import ImageKind
+from .data.phantoms import chest as phantoms
 from .data.stack import Stack
 from .data.stored import open_stored
 from .errors import StudyError
+from .image_data import load_images
+from .inputs import Progress, Rows, RunInputs
 from .models.backbones import BACKBONES, identity
 from .models.chest_head import HEADS, chest_head, start_from_mpca
 from .models.features import features_folder, open_features
-from .study import Prepared, Progress, Rows, Study, open_asked_for
-from .trial.metrics import Classification
+from .models.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
+from .study import Study
 from .trial.sides import sides_of
 
-CLASSES = 4
+IMAGES = ImageKind(
+    name="chest",
+    class_names=phantoms.CLASS_NAMES,
+    phantoms=phantoms.make,
+    phantoms_version=1,
+    kaggle="tawsifurrahman/covid19-radiography-database",
+    layout="Normal, Lung_Opacity, COVID and Viral Pneumonia, each with a folder images of "
+    ".png files, or with the files themselves",
+    class_aliases={"covid19": "covid"},  # the folder in the data set's first versions
+)
+# Copies of each original, to even out the classes, and how far they may differ from it.
+COPIES = {"Normal": 0, "Lung Opacity": 1, "COVID": 2, "Viral Pneumonia": 7}
+CHANGES = Augmentation(rotation=10, shift=0.05, zoom=0.05, shear=0.05)
 
-PAPER = {
+
+class ChestConfig(RunConfig):
+    """The settings of a run of this study."""
+
+    backbone: str = Field(
+        description="The frozen network: densenet121 or efficientnet-lite0.",
+    )
+    weights: Annotated[str | None, Absent("default"), Place()] = Field(
+        None, description="A file of the frozen network's weights."
+    )
+    dropout: float = Field(ge=0, lt=1, description="Before the last layer; 0 for none.")
+
+
+PAPER: dict[str, Any] = {
     "size": 160,
     "batch": 64,
     "epochs": 20,  # the paper does not say
@@ -59,7 +91,7 @@ PRESETS = {
 class ChestData:
     """Features of the originals, then of the copies, and their classes."""
 
-    config: RunConfig
+    config: ChestConfig
     images: ImageSet
     copies: Copies
     features: Stack
@@ -76,23 +108,22 @@ class ChestData:
         return torch.from_numpy(features), torch.from_numpy(labels)
 
 
-def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
+def prepare(config: ChestConfig, jobs: int, progress: Progress) -> RunInputs:
     if config.size % 32:
         raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
-    assert config.backbone is not None
     weights = None if config.weights is None else Path(config.weights)
     known = identity(config.backbone, weights)  # a mistake in these is told before copies are made
-    opened = open_asked_for(config)
+    cached = load_images(IMAGES, config, progress)
     copies = make_copies(
-        opened.folder,
-        opened.images,
-        CHEST_COPIES,
+        cached.folder,
+        cached.images,
+        COPIES,
         CHANGES,
         config.seed,
         progress=partial(progress, "copies"),
     )
-    folders = {"images": opened.folder, "copies": copies.folder}
-    for what, images in (("images", opened.images), ("copies", copies.images)):
+    folders = {"images": cached.folder, "copies": copies.folder}
+    for what, images in (("images", cached.images), ("copies", copies.images)):
         folders[f"features of {what}"] = features_folder(
             images,
             folders[what],
@@ -101,11 +132,11 @@ def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
             workers=jobs,
             progress=partial(progress, f"features of {what}"),
         )
-    return Prepared(folders, opened.source, opened.unreadable, known["weights"])
+    return RunInputs(folders, cached.source, cached.unreadable, known["weights"])
 
 
-def open_data(config: RunConfig, prepared: Prepared) -> ChestData:
-    folders = prepared.folders
+def open_data(config: ChestConfig, inputs: RunInputs) -> ChestData:
+    folders = inputs.folders
     images, copies = open_stored(folders["images"]), open_copies(folders["copies"])
     assert images.labels is not None
     assert copies.images.labels is not None
@@ -114,25 +145,50 @@ def open_data(config: RunConfig, prepared: Prepared) -> ChestData:
     return ChestData(config, images, copies, Stack(features), Stack(labels))
 
 
-def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
-    assert config.backbone is not None
-    assert config.dropout is not None
+def network(config: ChestConfig, model: str, first: Tensor) -> nn.Module:
     channels, side = BACKBONES[config.backbone].channels, config.size // 32
-    made = chest_head(model, channels, side, CLASSES, dropout=config.dropout)
+    made = chest_head(model, channels, side, len(IMAGES.class_names), dropout=config.dropout)
     if model == "tpl-mpca":
         start_from_mpca(made, first)
     return made
 
 
+def tables(config: ChestConfig) -> Iterator[ModelTable]:
+    """The networks layer by layer, with what the paper prints otherwise."""
+    backbone, size = config.backbone, config.size
+    if backbone not in BACKBONES:
+        known = ", ".join(map(repr, BACKBONES))
+        raise StudyError(f"Expected a backbone of {known}, got {backbone!r}.")
+    if size % 32:
+        raise StudyError(f"Expected a size divisible by 32, got {size}.")
+    frozen, side = BACKBONES[backbone], size // 32
+    features = LayerRow(frozen.title, "backbone", (side, side, frozen.channels), None)
+    notes = {
+        "dropout": "Not in the paper, but in its authors' code.",
+        "dense2": "The paper prints 7 outputs and 1,799, but there are 4 classes: 256 · 4 + 4 = "
+        f"1,028. {left_to_the_loss('softmax')}",
+    }
+    for form in HEADS:
+        own = {}
+        if form not in PAPER["models"]:
+            own[HEADS[form].name] = not_the_papers(HEADS[form].title)
+        head = chest_head(form, frozen.channels, side)
+        rows = layer_rows(head, (frozen.channels, side, side), "softmax", notes | own)
+        title = f"Chest X-ray, {size} × {size}, {frozen.title}: {form}"
+        yield ModelTable("chest", form, title, (features, *rows))
+
+
 CHEST = Study(
     name="chest",
     title="Chest X-ray",
+    images=IMAGES,
+    settings=ChestConfig,
     presets=PRESETS,
     models={name: head.title for name, head in HEADS.items()},
     prepare=prepare,
     open=open_data,
     network=network,
-    loss=nn.functional.cross_entropy,
-    metrics=partial(Classification, CLASSES),
     channels_last=False,
+    sees_images=False,  # but their features
+    tables=tables,
 )

@@ -7,14 +7,25 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from .reference import parse_reference
+
 PACKAGE = Path(__file__).resolve().parents[1]
 SOURCES = (".py", ".c", ".h")
 
 
 @cache
-def code_version() -> str:
-    """This package's version, a digest of its source files, and torch's version."""
-    return f"{_package_version()} {digest(PACKAGE)}, torch {version('torch')}"
+def code_version(study: str | None = None) -> str:
+    """This package's version, a digest of its source files, and torch's version.
+
+    Of a study that is not this package's, by its reference, the file is part of it as well.
+    """
+    known = f"{_package_version()} {digest(PACKAGE)}, torch {version('torch')}"
+    where = None if study is None else parse_reference(study)
+    if where is None:
+        return known
+    source = where.source()
+    content = source.read_bytes() if source is not None and source.is_file() else b""
+    return f"{known}, study {hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def digest(folder: Path) -> str:

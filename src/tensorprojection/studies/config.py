@@ -1,33 +1,46 @@
-"""What a run is: every number that its results depend on, checked and written down."""
+"""What a run is: every number that its results depend on, checked and written down.
+
+One model for each study: :class:`RunConfig` has what all studies share, and a study with settings
+of its own derives from it. The fields are the settings of TOML files and of a run's record, and the
+flags of the command line, with their types, limits and descriptions.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from .errors import StudyError
 
-StudyName = Literal["oct", "chest", "kvasir"]
-Preset = Literal["smoke", "small", "paper"]
+if TYPE_CHECKING:
+    from .study import Study
+
+PHANTOMS = "phantoms"
+PRESETS = ("smoke", "small", "paper")
+
 Split = Literal["image", "patient", "as-shipped"]
-Compression = Literal["normal", "aggressive"]
+Precision = Literal["32-true", "bf16-mixed"]  # by Lightning Fabric's names
 
 
-# How a file says "None", which TOML cannot: a setting that is left out comes from a preset.
-NONE = {"images": "all", "weights": "default"}
+@dataclass(frozen=True)
+class Absent:
+    """How a file says None, which TOML cannot: a setting that is left out comes from a preset."""
+
+    word: str = "none"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A setting that is a path; seen from the file that has it, unless it is this word."""
+
+    but: str | None = None
 
 
 class RunConfig(BaseModel):
@@ -37,136 +50,164 @@ class RunConfig(BaseModel):
     told in one line, before memory or disk are asked for.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    study: StudyName
-    data: str = "phantoms"
-    images: int | None = Field(None, ge=8, le=10_000_000)
-    size: int = Field(ge=16, le=4096)
-    skip_unreadable: bool = False
-    split: Split = "image"
-    train_share: float = Field(1.0, gt=0, le=1)
-    models: tuple[str, ...] = Field(min_length=1)
-    trials: int = Field(ge=1, le=10_000)
-    epochs: int = Field(ge=1, le=100_000)
-    batch: int = Field(ge=1, le=1_000_000)
-    learning_rate: float = Field(gt=0, allow_inf_nan=False)
-    seed: int = Field(0, ge=0)
-    threads: int = Field(1, ge=1, le=1024)
-    device: str = "cpu"
-    # chest
-    backbone: str | None = None
-    weights: str | None = None
-    dropout: float | None = Field(None, ge=0, lt=1)
-    # kvasir
-    channels: int | None = Field(None, ge=1, le=4096)
-    copies: int | None = Field(None, ge=1, le=1000)
-    leaky: bool | None = None
+    study: str
+    data: Annotated[str, Place(PHANTOMS)] = Field(
+        PHANTOMS,
+        description="Images: a folder as Kaggle ships it, a zip or tar file of one, an .npz file, "
+        'or "phantoms", which are generated (the default).',
+    )
+    images: Annotated[int | None, Absent("all")] = Field(
+        None,
+        ge=8,
+        le=10_000_000,
+        description="How many phantoms, or how many drawn of the real images.",
+    )
+    size: int = Field(ge=16, le=4096, description="Side of the images in pixels.")
+    skip_unreadable: bool = Field(
+        False, description="Leave damaged image files out, and count them."
+    )
+    split: Split = Field(
+        "image",
+        description="Images at random (default), whole patients, or as the data set is divided.",
+    )
+    train_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the training side that is used, 1 by default; validation is whole.",
+    )
+    models: tuple[str, ...] = Field(
+        min_length=1,
+        strict=False,  # TOML and JSON have lists
+        description="Networks, with commas: tpl summary lists them.",
+    )
+    trials: int = Field(
+        ge=1, le=10_000, description="Repetitions, each with its own split and start."
+    )
+    epochs: int = Field(ge=1, le=100_000, description="Epochs for each network.")
+    batch: int = Field(ge=1, le=1_000_000, description="Batch size.")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="Adam learning rate.")
+    seed: int = Field(0, ge=0, description="Seed of everything random.")
+    threads: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Threads of each process, 1 by default; changes the last bits.",
+    )
+    device: str = Field("cpu", description="cpu (default), cuda, cuda:1 …")
+    precision: Precision = Field(
+        "32-true", description="32-true (default), or bf16-mixed: half precision where it is safe."
+    )
 
-    @field_validator(*NONE, mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _none(cls, value: Any, info: ValidationInfo) -> Any:
-        return None if value == NONE[str(info.field_name)] else value
+    def _absent(cls, given: Any) -> Any:
+        words = {name: word for name in cls.model_fields if (word := absent_word(cls, name))}
+        if not isinstance(given, Mapping):
+            return given
+        return {
+            name: None if name in words and value == words[name] else value
+            for name, value in given.items()
+        }
 
-    @model_validator(mode="after")
-    def _own_settings_only(self) -> Self:
-        own = OWN_SETTINGS[self.study]
-        for settings in OWN_SETTINGS.values():
-            for name in settings:
-                given = getattr(self, name) is not None
-                if name not in own and given:
-                    raise ValueError(f"{name} is not a setting of the {self.study} study")
-        for name in own:
-            if getattr(self, name) is None and name not in NONE:
-                raise ValueError(f"{name} is missing")
-        repeated = {name for name in self.models if self.models.count(name) > 1}
+    @field_validator("models")
+    @classmethod
+    def _each_once(cls, models: tuple[str, ...]) -> tuple[str, ...]:
+        repeated = {name for name in models if models.count(name) > 1}
         if repeated:
             raise ValueError(f"models are named twice: {', '.join(sorted(repeated))}")
-        return self
+        return models
 
     def as_settings(self) -> dict[str, Any]:
         """Every setting of the study in plain values; none is left out, also not where it is None.
 
         So nothing is left for a preset to fill in when they are read again.
         """
-        others = {
-            name
-            for study, settings in OWN_SETTINGS.items()
-            for name in settings
-            if study != self.study
+        found = self.model_dump(mode="json")
+        return {
+            name: absent_word(type(self), name) if value is None else value
+            for name, value in found.items()
         }
-        found = self.model_dump(mode="json", exclude=others)
-        return {name: NONE[name] if value is None else value for name, value in found.items()}
 
     def as_toml(self) -> bytes:
         return tomli_w.dumps(self.as_settings()).encode()
 
 
-# Settings that only one study has; None everywhere else.
-OWN_SETTINGS: dict[str, tuple[str, ...]] = {
-    "oct": (),
-    "chest": ("backbone", "weights", "dropout"),
-    "kvasir": ("channels", "copies", "leaky"),
-}
+C = TypeVar("C", bound=RunConfig)
+
+
+def own_settings(settings: type[RunConfig]) -> dict[str, FieldInfo]:
+    """The settings that only this study has."""
+    shared = RunConfig.model_fields
+    return {name: field for name, field in settings.model_fields.items() if name not in shared}
+
+
+def absent_word(settings: type[RunConfig], name: str) -> str | None:
+    """What stands for None in a file; None where the setting cannot be None."""
+    field = settings.model_fields[name]
+    if type(None) not in getattr(field.annotation, "__args__", ()):
+        return None
+    return next((m.word for m in field.metadata if isinstance(m, Absent)), Absent().word)
+
+
+def absolute(settings: type[RunConfig], name: str, value: Any, folder: Path) -> Any:
+    """The setting, of which a path is made whole, as seen from the folder."""
+    field = settings.model_fields.get(name)
+    place = next((m for m in field.metadata if isinstance(m, Place)), None) if field else None
+    if place is None or not isinstance(value, str):
+        return value
+    if value in (place.but, absent_word(settings, name)):
+        return value
+    return str((folder / value).resolve())
 
 
 def resolve(
-    study: str,
-    presets: Mapping[str, Mapping[str, Any]],
-    known_models: tuple[str, ...],
-    preset: Preset | None,
-    file: Path | None,
-    flags: Mapping[str, Any],
-) -> RunConfig:
+    study: Study[C],
+    preset: str | None = None,
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    trained_here: bool = True,
+) -> C:
     """The configuration from a preset, then a file, then flags, each overriding the one before.
 
     Args:
-        study: its name.
-        presets: the study's settings by preset.
-        known_models: the study's models.
+        study: whose settings they are.
         preset: where to start; see :func:`preset_for`.
         file: TOML with any of the settings.
         flags: those given; None stands for one that is not.
+        trained_here: whether the device must be one of this machine's.
     """
     given = {} if file is None else read_toml(file)
-    if given.pop("study", study) != study:
-        raise StudyError(f"Expected a configuration of the {study} study in {file}.")
-    chosen = preset_for(preset, file)
+    if given.pop("study", study.reference) not in (study.reference, study.name):
+        raise StudyError(f"Expected a configuration of the {study.name} study in {file}.")
+    chosen = preset_for(preset, file, study)
     given.pop("preset", None)
-    if chosen not in tuple(presets):  # of which a file's may not even be hashable
-        raise StudyError(f"Expected a preset of {', '.join(presets)}, got {chosen!r}.")
-    merged = {**presets[chosen], **_absolute(given, file)}
-    merged |= {name: value for name, value in flags.items() if value is not None}
-    try:
-        config = RunConfig(study=study, **merged)  # type: ignore[arg-type]
-    except ValidationError as error:
-        raise StudyError(_first_problem(error)) from None
-    unknown = [name for name in config.models if name not in known_models]
+    if chosen not in tuple(study.presets):  # of which a file's may not even be hashable
+        raise StudyError(f"Expected a preset of {', '.join(study.presets)}, got {chosen!r}.")
+    if file is not None:
+        given = {n: absolute(study.settings, n, v, file.parent) for n, v in given.items()}
+    merged = {**study.presets[chosen], **given}
+    merged |= {name: value for name, value in (flags or {}).items() if value is not None}
+    config = checked(study, {**merged, "study": study.reference})
+    unknown = [name for name in config.models if name not in study.models]
     if unknown:
-        raise StudyError(f"Expected models of {', '.join(known_models)}, got {', '.join(unknown)}.")
-    _check_device(config.device)
+        raise StudyError(f"Expected models of {', '.join(study.models)}, got {', '.join(unknown)}.")
+    if trained_here:
+        _check_device(config.device)
     return config
 
 
-def _absolute(given: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
-    """The settings with a file's paths seen from the file, wherever a command is given."""
-    found = dict(given)
-    for name in ("data", "weights"):
-        value = found.get(name)
-        if (
-            file is not None
-            and isinstance(value, str)
-            and value not in ("phantoms", NONE.get(name))
-        ):
-            found[name] = str((file.parent / value).resolve())
-    return found
+def preset_for(asked: str | None, file: Path | None, study: Study[Any] | None = None) -> Any:
+    """The preset that is asked for, or else the file's, or else the small one; not checked.
 
-
-def preset_for(asked: Preset | None, file: Path | None) -> Any:
-    """The preset that is asked for, or else the file's, or else the small one; not checked."""
+    A study without a small one starts from its first.
+    """
     if asked is not None:
         return asked
-    return "small" if file is None else read_toml(file).get("preset", "small")
+    usual = "small" if study is None or "small" in study.presets else next(iter(study.presets))
+    return usual if file is None else read_toml(file).get("preset", usual)
 
 
 def read_toml(file: Path) -> dict[str, Any]:
@@ -179,26 +220,22 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise StudyError(f"Expected TOML in {file}: {error}.") from None
 
 
-def read_config(file: Path) -> RunConfig:
-    """The configuration that a run wrote."""
-    return checked(read_toml(file), file)
-
-
-def checked(settings: Mapping[str, Any], file: Path) -> RunConfig:
-    """The configuration of these settings, which that file holds."""
+def checked(study: Study[C], settings: Mapping[str, Any], file: Path | None = None) -> C:
+    """The study's configuration of these settings, which that file holds."""
     try:
-        return RunConfig(**settings)
+        return study.settings(**settings)
     except ValidationError as error:
-        raise StudyError(f"{file}: {_first_problem(error)}") from None
+        where = "" if file is None else f"{file}: "
+        raise StudyError(f"{where}{_first_problem(error, study)}") from None
 
 
-def _first_problem(error: ValidationError) -> str:
+def _first_problem(error: ValidationError, study: Study[Any]) -> str:
     """One line for the first of pydantic's complaints."""
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"])
     what = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        return f"{where} is not a setting of a run."
+        return f"{where} is not a setting of the {study.name} study."
     if problem["type"] == "missing":
         return f"{where} is missing."
     if not where:

@@ -2,31 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from .config import RunConfig
-from .data.augment import KVASIR as CHANGES
-from .data.copies import KVASIR_COPIES, Copies, make_copies, open_copies, rows_for
+from .data.augment import Augmentation
+from .data.copies import Copies, make_copies, open_copies, rows_for
 from .data.images import ImageSet
+from .data.kinds import ImageKind
+from .data.phantoms import polyp as phantoms
 from .data.stack import Stack
 from .data.stored import open_stored
 from .errors import StudyError
+from .image_data import load_images
+from .inputs import Progress, Rows, RunInputs
+from .models.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .models.unet import FORMS, unet
-from .study import Prepared, Progress, Rows, Study, open_asked_for
+from .study import ModelChoice, Study
 from .trial.losses import dice_loss
-from .trial.metrics import Segmentation
+from .trial.metrics import SEGMENTATION, Segmentation
 from .trial.sides import sides_of
 
+IMAGES = ImageKind(
+    name="kvasir",
+    class_names=phantoms.CLASS_NAMES,
+    mode="RGB",
+    masks=True,
+    phantoms=phantoms.make,
+    phantom_count=1000,
+    phantoms_version=1,
+    kaggle="debeshjha1/kvasirseg",
+    layout="images and masks, with .jpg files of the same names",
+)
 SPLIT = (700, 300)
+# How far the copies may differ from their original.
+CHANGES = Augmentation(
+    rotation=30,
+    shift=0.1,
+    zoom=0.05,
+    shear=0.05,
+    flip_horizontal=True,
+    flip_vertical=True,
+    brightness=(0.8, 1.2),
+    colour=20,
+)
+PAPERS_FORMS = ("base", "tpl", "tpl-aggressive")
 
-PAPER = {
+
+class KvasirConfig(RunConfig):
+    """The settings of a run of this study."""
+
+    channels: int = Field(
+        ge=1, le=4096, description="Of the first convolution; the paper's: 16 and 64."
+    )
+    copies: int = Field(ge=1, le=1000, description="Augmented copies of each training image.")
+    leaky: bool = Field(description="LeakyReLU(0.1) after the projection.")
+
+
+PAPER: dict[str, Any] = {
     "size": 128,
     "channels": 16,
-    "copies": KVASIR_COPIES,
+    "copies": 20,
     "batch": 50,
     "epochs": 25,
     "trials": 30,
@@ -55,7 +97,7 @@ PRESETS = {
 class KvasirData:
     """RGB images in [0, 1], the originals, then the copies, and their masks."""
 
-    config: RunConfig
+    config: KvasirConfig
     originals: ImageSet
     copies: Copies
     images: Stack
@@ -71,28 +113,27 @@ class KvasirData:
         return x.float().div_(255), torch.from_numpy(self.masks.take(rows)[:, None]).float()
 
 
-def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
+def prepare(config: KvasirConfig, jobs: int, progress: Progress) -> RunInputs:
     for model in config.models:
         step = 8 * FORMS[model].factor
         if config.size % step:
             raise StudyError(f"Expected a size divisible by {step} for {model}, got {config.size}.")
-    opened = open_asked_for(config)
-    assert config.copies is not None
+    cached = load_images(IMAGES, config, progress)
     copies = make_copies(
-        opened.folder,
-        opened.images,
+        cached.folder,
+        cached.images,
         config.copies,
         CHANGES,
         config.seed,
         progress=partial(progress, "copies"),
     )
-    folders = {"images": opened.folder, "copies": copies.folder}
-    return Prepared(folders, opened.source, opened.unreadable)
+    folders = {"images": cached.folder, "copies": copies.folder}
+    return RunInputs(folders, cached.source, cached.unreadable)
 
 
-def open_data(config: RunConfig, prepared: Prepared) -> KvasirData:
-    originals = open_stored(prepared.folders["images"])
-    copies = open_copies(prepared.folders["copies"])
+def open_data(config: KvasirConfig, inputs: RunInputs) -> KvasirData:
+    originals = open_stored(inputs.folders["images"])
+    copies = open_copies(inputs.folders["copies"])
     assert originals.masks is not None
     assert copies.images.masks is not None
     images = Stack([originals.images, copies.images.images])
@@ -100,15 +141,36 @@ def open_data(config: RunConfig, prepared: Prepared) -> KvasirData:
     return KvasirData(config, originals, copies, images, masks)
 
 
-def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
-    assert config.channels is not None
-    leaky = bool(config.leaky) and FORMS[model].projects
+def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
+    leaky = config.leaky and FORMS[model].projects
     return unet(model, config.channels, config.size, leaky=leaky)
+
+
+def tables(config: KvasirConfig) -> Iterator[ModelTable]:
+    """The networks layer by layer; the paper draws them and prints no parameters."""
+    size, channels = config.size, config.channels
+    notes = {
+        "output": "The paper draws this network and prints no parameters. "
+        + left_to_the_loss("sigmoid")
+    }
+    for form in FORMS:
+        own = {}
+        if form not in PAPERS_FORMS:
+            own["down4"] = not_the_papers(FORMS[form].title)
+        rows = layer_rows(unet(form, channels, size), (3, size, size), "sigmoid", notes | own)
+        title = f"Kvasir-SEG, {size} × {size}, {channels} channels: {form}"
+        yield ModelTable("kvasir", form, title, rows)
+
+
+def describe(config: KvasirConfig) -> tuple[str, ...]:
+    return f"{config.size} × {config.size}", f"{config.channels} channels"
 
 
 KVASIR = Study(
     name="kvasir",
     title="Kvasir-SEG",
+    images=IMAGES,
+    settings=KvasirConfig,
     presets=PRESETS,
     models={name: form.title for name, form in FORMS.items()},
     prepare=prepare,
@@ -116,4 +178,15 @@ KVASIR = Study(
     network=network,
     loss=dice_loss,
     metrics=Segmentation,
+    measured=SEGMENTATION,
+    copies=lambda config: config.copies,
+    describe=describe,
+    choices=(
+        ModelChoice(
+            "compression",
+            "Which projection beside the baseline: by 2, or by 4.",
+            {"normal": ("base", "tpl"), "aggressive": ("base", "tpl-aggressive")},
+        ),
+    ),
+    tables=tables,
 )

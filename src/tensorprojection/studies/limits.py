@@ -5,45 +5,43 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
-from .config import RunConfig
+from .config import PHANTOMS, RunConfig
 from .data.cache import cache_folder
-from .data.sources import PHANTOMS_COUNT
 from .errors import StudyError
-
-# Bytes of a pixel as it is kept: gray, or RGB and a mask.
-KEPT = {"oct": 1, "chest": 1, "kvasir": 4}
+from .study import Study
 
 
-def check_fits(config: RunConfig) -> None:
+def check_fits(study: Study[Any], config: RunConfig) -> None:
     """A ``StudyError`` where the least that a run needs is more than the whole machine has.
 
     It is a bound from below, of images that are generated, whose number is known: what passes may
     still be too much.
     """
-    if config.data != "phantoms":
+    if config.data != PHANTOMS:
         return
-    count = config.images or PHANTOMS_COUNT[config.study]
+    count = config.images or study.images.phantom_count
     pixels = config.size**2
-    images = count * pixels * KEPT[config.study]
+    images = count * pixels * study.images.pixel_bytes
     asked = f"{count:,} images of {config.size} × {config.size}"
-    _compare(f"{asked} take", images, "the memory", _memory(), "--size or fewer --images")
-    copies = config.copies or 0
+    _compare(f"{asked} take", images, "the memory", _memory(), "`size` or fewer `images`")
+    copies = study.copies(config)
     _compare(
         f"{asked} and {copies:,} copies of each take",
         images * (1 + copies),
         f"the disk of {cache_folder()}",
         _disk(cache_folder()),
-        "--size, fewer --images or fewer --copies",
+        "`size`, fewer `images` or fewer `copies`",
     )
-    if config.study != "chest":  # whose networks see features, not images
+    if study.sees_images:
         batch = min(config.batch, count)
         _compare(
             f"A batch of {batch:,} images of {config.size} × {config.size} takes at least",
             batch * pixels * 3 * 4,  # three channels of float32
             "the memory",
             _memory(),
-            "--size or --batch",
+            "`size` or `batch`",
         )
 
 

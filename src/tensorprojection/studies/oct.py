@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +14,33 @@ from tensorprojection import HOPE
 
 from .config import RunConfig
 from .data.images import ImageSet
+from .data.kinds import ImageKind
+from .data.phantoms import oct as phantoms
 from .data.stored import open_stored
 from .errors import StudyError
+from .image_data import load_images
+from .inputs import Progress, Rows, RunInputs
+from .models.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .models.oct_cnn import HEADS, freeze_mpca, oct_cnn
-from .study import Prepared, Progress, Rows, Study, open_asked_for
-from .trial.metrics import Classification
+from .study import Study
 from .trial.sides import sides_of
 
-CLASSES = 4
+IMAGES = ImageKind(
+    name="oct",
+    class_names=phantoms.CLASS_NAMES,
+    phantoms=phantoms.make,
+    phantoms_version=1,
+    kaggle="paultimothymooney/kermany2018",
+    layout="train, val and test, each with NORMAL, CNV, DME and DRUSEN of .jpeg files, "
+    "or these four alone",
+    # CLASS-PATIENT-NUMBER; the patients' numbers are the data set's: one may have several classes.
+    patient=re.compile(r"[A-Za-z]+-(\d{1,18})-\d+"),
+    medmnist=("CNV", "DME", "DRUSEN", "NORMAL"),  # OCTMNIST's own order
+)
 # D(U) starts near 35 for 32 columns of 128: so it weighs about as much as a quarter of the loss.
 HOPE_BETA = 0.01
 
-PAPER = {
+PAPER: dict[str, Any] = {
     "size": 96,
     "batch": 300,
     "epochs": 20,
@@ -56,19 +73,19 @@ class OctData:
         return x, torch.from_numpy(self.images.labels[rows])
 
 
-def prepare(config: RunConfig, jobs: int, progress: Progress) -> Prepared:
+def prepare(config: RunConfig, jobs: int, progress: Progress) -> RunInputs:
     if config.size % 16:
         raise StudyError(f"Expected a size divisible by 16, got {config.size}.")
-    opened = open_asked_for(config)
-    return Prepared({"images": opened.folder}, opened.source, opened.unreadable)
+    cached = load_images(IMAGES, config, progress)
+    return RunInputs({"images": cached.folder}, cached.source, cached.unreadable)
 
 
-def open_data(config: RunConfig, prepared: Prepared) -> OctData:
-    return OctData(config, open_stored(prepared.folders["images"]))
+def open_data(config: RunConfig, inputs: RunInputs) -> OctData:
+    return OctData(config, open_stored(inputs.folders["images"]))
 
 
 def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
-    made = oct_cnn(model, CLASSES, size=config.size)
+    made = oct_cnn(model, len(IMAGES.class_names), size=config.size)
     if model == "mpca":
         freeze_mpca(made, first)
     return made
@@ -80,15 +97,29 @@ def penalty(network: nn.Module) -> Tensor | None:
     return HOPE_BETA * layers[0].penalty() if layers else None
 
 
+def tables(config: RunConfig) -> Iterator[ModelTable]:
+    """The networks layer by layer, with what the paper prints otherwise."""
+    size = config.size
+    for form in HEADS:
+        notes = {"dense2": left_to_the_loss("softmax")}
+        if form not in PAPER["models"]:
+            notes[HEADS[form].name] = not_the_papers(HEADS[form].title)
+        if (form, size) == ("tpl2", 96):
+            notes["flatten"] = "The paper prints 1152, but 6 · 6 · 20 = 720."
+            notes["dense1"] = "The paper prints 295,168, but 720 · 256 + 256 = 184,576."
+        rows = layer_rows(oct_cnn(form, size=size), (3, size, size), "softmax", notes)
+        yield ModelTable("oct", form, f"OCT, {size} × {size}: {form}", rows)
+
+
 OCT = Study(
     name="oct",
     title="Retinal OCT",
+    images=IMAGES,
     presets=PRESETS,
     models={name: head.title for name, head in HEADS.items()},
     prepare=prepare,
     open=open_data,
     network=network,
-    loss=nn.functional.cross_entropy,
     penalty=penalty,
-    metrics=partial(Classification, CLASSES),
+    tables=tables,
 )

@@ -17,8 +17,8 @@ from .code_version import code_version
 from .config import RunConfig
 from .errors import StudyError
 from .files import write_whole
+from .inputs import RunInputs
 from .sealed import sealed, unsealed
-from .study import Prepared
 
 PACKAGES = ("tensorprojection", "torch", "numpy", "monai", "torchmetrics", "polars", "pillow")
 
@@ -57,12 +57,12 @@ def read_record(run: Path) -> Record:
         raise StudyError(
             f"{path} is damaged, and with it is lost which images and settings {run} was begun "
             "with. If they are the same today, remove that file and run the same command again: "
-            "what was trained is kept. Else choose another --out."
+            "what was trained is kept. Else choose another `out`."
         )
     return Record(whole)
 
 
-def add_record(run: Path, config: RunConfig, prepared: Prepared, jobs: int) -> None:
+def add_record(run: Path, config: RunConfig, inputs: RunInputs, jobs: int) -> None:
     """One more start of this run, in ``record.json``."""
     starts = read_record(run).starts
     starts.append(
@@ -73,10 +73,10 @@ def add_record(run: Path, config: RunConfig, prepared: Prepared, jobs: int) -> N
             "jobs": jobs,
             "threads": config.threads,
             "settings": config.as_settings(),
-            "images": prepared.source,
-            "identity": prepared.identity(),
-            "unreadable": {"count": len(prepared.unreadable), "files": list(prepared.unreadable)},
-            "code": code_version(),
+            "images": inputs.source,
+            "identity": inputs.identity(),
+            "unreadable": {"count": len(inputs.unreadable), "files": list(inputs.unreadable)},
+            "code": code_version(config.study),
             "versions": {"python": platform.python_version(), **_versions()},
             "machine": _machine(),
             "git": _git_revision(),

@@ -31,14 +31,14 @@ from .sealed import sealed, unsealed
 RESULTS = "results.parquet"
 
 # An epoch: its number, its metrics, its seconds, and the version of the code that trained it.
-Row = dict[str, Any]
+EpochRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class UnitRows:
     """The epochs of a unit, and what is wrong with its file, if anything is."""
 
-    rows: list[Row]
+    rows: list[EpochRow]
     damage: str | None = None
 
 
@@ -55,7 +55,7 @@ class UnitFiles:
         folder = run / "trials" / f"{trial + 1:03d}"
         return cls(folder / f"{model}.jsonl", folder / f"{model}.pt", folder / f"{model}.lock")
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[EpochRow]) -> None:
         """Keep these epochs."""
         write_whole(self.lines, b"".join(json.dumps(sealed(r)).encode() + b"\n" for r in rows))
 
@@ -65,7 +65,7 @@ class UnitFiles:
             content = self.lines.read_bytes()
         except FileNotFoundError:
             return UnitRows([])
-        rows: list[Row] = []
+        rows: list[EpochRow] = []
         for number, line in enumerate(content.splitlines(), start=1):
             row = _row(line)
             if row is None or row.get("epoch") != number:
@@ -75,12 +75,12 @@ class UnitFiles:
             return UnitRows(rows, f"{self.lines} is cut off")
         return UnitRows(rows)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[EpochRow]:
         """The epochs so far."""
         return self.read().rows
 
 
-def _row(line: bytes) -> Row | None:
+def _row(line: bytes) -> EpochRow | None:
     try:
         return unsealed(json.loads(line))
     except ValueError:  # neither JSON nor, perhaps, UTF-8

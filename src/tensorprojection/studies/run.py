@@ -4,34 +4,56 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from filelock import FileLock, Timeout
 
-from ..cli.progress import Watch
 from .code_version import code_version
-from .config import RunConfig, checked, read_config
+from .config import RunConfig, checked, read_toml
 from .errors import StudyError
-from .execute.local import Done, Event, Failed, Task
-from .execute.local import run_units as on_this_machine
+from .execute.local import run_units
+from .execute.parallel import ParallelExecutor
+from .execute.protocol import Done, Event, Executor, Failed, Task
 from .files import write_whole
+from .inputs import RunInputs
 from .limits import check_fits
 from .record import Record, add_record, read_record
-from .registry import STUDIES
+from .reference import parse_reference
+from .registry import find_study
 from .results import UnitFiles, gather, write_results
-from .study import Prepared
-from .trial.train import Unit
+from .study import Study
+from .trial.unit import Unit
 
 # What a second start may ask for more of: what is there does not depend on it.
 EXTENSIBLE = ("trials", "models", "epochs")
 # What may lie elsewhere by then: the content is compared, not the path.
 MOVABLE = ("data", "weights")
 
-RunUnits = Callable[[Sequence[Unit], int, Task], Iterator[Event]]
+
+class Watcher(Protocol):
+    """Is told what a run does; whoever shows it to people."""
+
+    def preparing(self, what: str, done: int, of: int, /) -> None:
+        """So much of what all trials share has been made."""
+
+    def begin(
+        self, config: RunConfig, inputs: RunInputs, units: int, begun: Mapping[Unit, int]
+    ) -> None:
+        """Training starts: so many units in all, those not finished with their epochs so far."""
+
+    def sides(self, training: int, validation: int) -> None:
+        """So many train and validate, copies included."""
+
+    def notice(self, text: str) -> None:
+        """Something that the user should know, whatever else goes on."""
+
+    def show(self, event: Event) -> None:
+        """Something has happened in training."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +69,9 @@ def run(
     config: RunConfig,
     folder: Path,
     jobs: int,
-    watch: Watch,
+    watch: Watcher,
     mix_versions: bool = False,
-    run_units: RunUnits = on_this_machine,
+    execute: Executor | None = None,
 ) -> Outcome:
     """Carry out the run in its folder; what is there already is not done again.
 
@@ -59,65 +81,66 @@ def run(
         jobs: processes that train.
         watch: is told what happens.
         mix_versions: go on also where another version of the code has trained some of it.
-        run_units: trains them, here or elsewhere.
+        execute: trains the networks; by default processes of this machine.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder):
-            return _run(config, folder, jobs, watch, mix_versions, run_units)
+            return _run(config, folder, jobs, watch, mix_versions, execute or run_units)
     except MemoryError:
         raise StudyError(
-            "There is not enough memory. Choose a smaller --size, or fewer --images or --jobs."
+            "There is not enough memory. Choose a smaller `size`, or fewer `images` or `jobs`."
         ) from None
     except OSError as error:
         where = error.filename or folder
         raise StudyError(f"Could not read or write {where}: {error.strerror or error}.") from error
 
 
-def default_jobs(threads: int, device: str) -> int:
-    """As many as fill the machine; one where a GPU does the work."""
-    if not device.startswith("cpu"):
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // threads)
+def take_part(config: RunConfig, together: ParallelExecutor, watch: Watcher) -> None:
+    """On every machine but the first: train with it; what comes of it is kept there."""
+    study = find_study(config.study)
+    inputs = study.prepare(config, 1, watch.preparing)
+    with tempfile.TemporaryDirectory(prefix="tpl-") as folder:
+        together.take_part(Task(config, inputs, Path(folder), code_version(config.study)))
 
 
 def _run(
     config: RunConfig,
     folder: Path,
     jobs: int,
-    watch: Watch,
+    watch: Watcher,
     mix_versions: bool,
-    run_units: RunUnits,
+    execute: Executor,
 ) -> Outcome:
     record = read_record(folder)
-    stored = _stored(folder, record)
+    study = find_study(config.study)
+    stored = _stored(study, folder, record)
     if stored is not None:
         config = _agree(config, stored, folder)
-    study = STUDIES[config.study]
     units = [Unit(trial, model) for trial in range(config.trials) for model in config.models]
     missing = {unit: n for unit in units if (n := _epochs(folder, unit, watch)) < config.epochs}
     moved = [] if stored is None else _moved(config, stored)
     if not missing and not moved:
         _gather(config, folder, units)  # a run killed after its last unit has not
         return Outcome(folder, True, ())
-    check_fits(config)
-    prepared = study.prepare(config, jobs, watch.preparing)
-    training, validation = study.open(config, prepared).sides(0)
-    _check_images(folder, record, prepared, moved)
+    check_fits(study, config)
+    inputs = study.prepare(config, jobs, watch.preparing)
+    training, validation = study.open(config, inputs).sides(0)
+    _check_images(folder, record, inputs, moved)
     if missing and not mix_versions:
-        _check_versions(folder, units)
+        _check_versions(folder, units, code_version(config.study))
     _write_config(config, folder)
-    add_record(folder, config, prepared, jobs)
+    add_record(folder, config, inputs, jobs)
     if not missing:
         _gather(config, folder, units)
         return Outcome(folder, True, ())
     if stored is not None and record.identity is None:
         watch.notice("record.json is gone: whether the images are the same is not known.")
-    watch.begin(config, prepared, len(units), missing)
+    watch.begin(config, inputs, len(units), missing)
     watch.sides(len(training), len(validation))
     failures = []
-    for event in run_units(list(missing), jobs, Task(config, prepared, folder, code_version())):
+    task = Task(config, inputs, folder, code_version(config.study))
+    for event in execute(list(missing), jobs, task):
         watch.show(event)
         if isinstance(event, Done):
             _gather(config, folder, units)
@@ -133,7 +156,7 @@ def _files(folder: Path, unit: Unit) -> UnitFiles:
     return UnitFiles.of(folder, unit.trial, unit.model)
 
 
-def _epochs(folder: Path, unit: Unit, watch: Watch) -> int:
+def _epochs(folder: Path, unit: Unit, watch: Watcher) -> int:
     """How many epochs of the unit are there."""
     found = _files(folder, unit).read()
     if found.damage is not None:
@@ -145,7 +168,9 @@ def _epochs(folder: Path, unit: Unit, watch: Watch) -> int:
 
 def _gather(config: RunConfig, folder: Path, units: list[Unit]) -> None:
     _write_config(config, folder)
-    results = gather(folder, config.study, [(unit.trial, unit.model) for unit in units])
+    results = gather(
+        folder, find_study(config.study).name, [(unit.trial, unit.model) for unit in units]
+    )
     if results is not None:
         write_results(folder, results)
 
@@ -160,22 +185,39 @@ def _write_config(config: RunConfig, folder: Path) -> None:
 # What is there, and what is asked for
 
 
-def _stored(folder: Path, record: Record) -> RunConfig | None:
+def _stored(study: Study[Any], folder: Path, record: Record) -> RunConfig | None:
     """The settings that the folder was begun with, None where it was not begun.
 
     They are in the record as well as in ``config.toml``, which people edit and remove.
     """
     if record.settings is not None:
-        return checked(record.settings, folder / "record.json")
+        return _as_of(study, record.settings, folder / "record.json", folder)
     path = folder / "config.toml"
     if path.exists():
-        return read_config(path)
+        return _as_of(study, read_toml(path), path, folder)
     if any((folder / "trials").glob("*/*.jsonl")):
         raise StudyError(
             f"{folder} holds networks, but neither config.toml nor record.json, so that nothing "
-            "says what they were trained with. Choose another --out, or remove the folder."
+            "says what they were trained with. Choose another `out`, or remove the folder."
         )
     return None
+
+
+def _as_of(study: Study[Any], settings: Mapping[str, Any], file: Path, folder: Path) -> RunConfig:
+    """The settings as this study's, which they must be; a user's file may have moved since."""
+    was = settings.get("study")
+    if was != study.reference and not _moved_file(was, study.reference):
+        _refuse(folder, "study", was, study.reference)
+    config: RunConfig = checked(study, {**settings, "study": study.reference}, file)
+    return config
+
+
+def _moved_file(was: Any, now: str) -> bool:
+    """Whether both are files of one name; whether their content is the same is the code's."""
+    then, here = (parse_reference(str(text)) for text in (was, now))
+    if then is None or here is None or then.file is None or here.file is None:
+        return False
+    return (then.file.name, then.name) == (here.file.name, here.name)
 
 
 def _agree(config: RunConfig, stored: RunConfig, folder: Path) -> RunConfig:
@@ -201,34 +243,34 @@ def _moved(config: RunConfig, stored: RunConfig) -> list[tuple[str, str, str]]:
 
 
 def _check_images(
-    folder: Path, record: Record, prepared: Prepared, moved: list[tuple[str, str, str]]
+    folder: Path, record: Record, inputs: RunInputs, moved: list[tuple[str, str, str]]
 ) -> None:
     """Images and weights are, by content, those that the run was begun with."""
     if record.identity is None:
         for name, was, asked in moved:  # nothing but the place is known
             _refuse(folder, name, was, asked)
-    elif record.identity != prepared.identity():
+    elif record.identity != inputs.identity():
         where = "".join(f" ({name} = {was!r}, not {asked!r})" for name, was, asked in moved)
         raise StudyError(
             f"{folder} was begun with other images or weights than those that are there now"
-            f"{where}. Choose another --out."
+            f"{where}. Choose another `out`."
         )
 
 
-def _check_versions(folder: Path, units: list[Unit]) -> None:
+def _check_versions(folder: Path, units: list[Unit], code: str) -> None:
     """What is there was trained by the code that is here."""
     codes = {row.get("code", "unknown") for unit in units for row in _files(folder, unit).rows()}
-    if others := sorted(codes - {code_version()}):
+    if others := sorted(codes - {code}):
         raise StudyError(
             f"{folder} was trained with other code ({'; '.join(others)}) than what is here now "
-            f"({code_version()}), and one table would compare the two. Choose another --out, go "
-            "on with the code of then, or add --mix-versions: the table will say so."
+            f"({code}), and one table would compare the two. Choose another `out`, go "
+            "on with the code of then, or add `mix_versions`: the table will say so."
         )
 
 
 def _refuse(folder: Path, name: str, was: Any, asked: Any) -> NoReturn:
     raise StudyError(
-        f"{folder} was begun with {name} = {was!r}, not {asked!r}. Choose another --out, or ask "
+        f"{folder} was begun with {name} = {was!r}, not {asked!r}. Choose another `out`, or ask "
         "for the same."
     )
 
@@ -243,7 +285,7 @@ def _only_one(folder: Path) -> Iterator[None]:
     except Timeout:
         who = owner.read_text(errors="replace") if owner.exists() else "another process"
         raise StudyError(
-            f"{folder} is in use by {who}. Wait for it, or choose another --out."
+            f"{folder} is in use by {who}. Wait for it, or choose another `out`."
         ) from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")

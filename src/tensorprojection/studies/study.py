@@ -1,36 +1,26 @@
-"""What a study is: its images, networks and protocol, in the same words for all three."""
+"""What a study is: its images, networks and protocol, in the same words for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Generic, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .config import RunConfig
-from .data.cache import digest_of
-from .data.sources import Opened, open_images
+from .config import C, RunConfig
+from .data.kinds import ImageKind
+from .image_data import open_image_data, prepare_images
+from .inputs import Data, Progress, Rows, RunInputs
+from .models.layer_rows import ModelTable, tables_of
+from .trial.metrics import CLASSIFICATION, Classification, Metric
 
-Rows = NDArray[np.int64]
-Progress = Callable[[str, int, int], None]  # what is being made, how much of it, out of how much
-
-
-class Data(Protocol):
-    """A study's samples, by row: images or features, originals and copies alike."""
-
-    def sides(self, trial: int) -> tuple[Rows, Rows]:
-        """The rows that train and the rows that validate in that trial."""
-
-    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """What goes into the network for these rows, and what should come out."""
+__all__ = ["Data", "Metrics", "ModelChoice", "Progress", "Rows", "RunInputs", "Study"]
 
 
 class Metrics(Protocol):
-    """What is measured after each epoch; see metrics.py."""
+    """What is measured after each epoch; see trial/metrics.py."""
 
     def update(self, output: Tensor, target: Tensor, /) -> None: ...
 
@@ -38,62 +28,73 @@ class Metrics(Protocol):
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What had to be made before the first trial, and where it lies; small enough to be sent."""
+class ModelChoice:
+    """A short way to choose models: a setting of the command line and the models of each value."""
 
-    folders: dict[str, Path]
-    source: str
-    unreadable: tuple[str, ...] = ()
-    weights: str | None = None  # of a frozen network: their sha256
-
-    def identity(self) -> dict[str, str]:
-        """What the results depend on, by content; a folder made anew elsewhere has the same."""
-        found: dict[str, str] = {}
-        for name in ("images", "copies"):
-            if name in self.folders:
-                found[name] = digest_of(self.folders[name])
-        return found if self.weights is None else {**found, "weights": self.weights}
+    name: str
+    description: str
+    models: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Study:
-    """One study of the paper's section 3.
+class Study(Generic[C]):
+    """A study, such as one of the paper's section 3; all that is known about it is here.
 
     Args:
-        name: as in ``tpl run NAME``.
+        name: as in ``tpl run NAME``; also that of a user's own, for folders and tables.
         title: as in headings.
-        presets: settings by preset; "paper" has the paper's numbers.
-        models: the networks' names, and what they are.
-        prepare: makes what all trials share, with so many processes: images, copies, features.
-        open: the samples, in a process that trains.
+        images: what its images are, where they come from, how folders of them look.
+        models: the networks' names, and what they are; "base" is what others are compared with.
         network: a network by its name, started from torch's random numbers; where it starts from
             data as well, from the first training images.
+        presets: settings by preset. The paper's studies have smoke, small and paper.
+        settings: the model of its settings, with those that only this study has.
+        prepare: makes what all trials share, with so many processes: images, copies, features.
+            Without it, the images are all.
+        open: the samples, in a process that trains. Without it, the images and their labels or
+            masks.
         loss: what is minimised.
-        penalty: what is added to it for the network's own sake, None for most.
-        metrics: what is measured.
+        metrics: what measures.
+        measured: the names of what it measures, with what they mean.
+        penalty: what is added to the loss for the network's own sake, None for most.
         channels_last: whether the network is quicker with the channels innermost in memory.
+        sees_images: whether batches are images; False where they are something smaller.
+        copies: how many augmented copies of each image these settings ask for, at least.
+        describe: what sets a run with these settings apart, for headings.
+        choices: short ways to choose models.
+        tables: the networks layer by layer, with notes on the paper.
+        reference: where the study is found again, in another process or another day; set for it.
     """
 
     name: str
     title: str
-    presets: Mapping[str, Mapping[str, Any]]
+    images: ImageKind
     models: Mapping[str, str]
-    prepare: Callable[[RunConfig, int, Progress], Prepared]
-    open: Callable[[RunConfig, Prepared], Data]
-    network: Callable[[RunConfig, str, Tensor], nn.Module]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    metrics: Callable[[], Metrics]
+    network: Callable[[C, str, Tensor], nn.Module]
+    presets: Mapping[str, Mapping[str, Any]]
+    settings: type[C] = RunConfig  # type: ignore[assignment]
+    prepare: Callable[[C, int, Progress], RunInputs] = None  # type: ignore[assignment]
+    open: Callable[[C, RunInputs], Data] = open_image_data
+    loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
+    metrics: Callable[[], Metrics] = None  # type: ignore[assignment]
+    measured: tuple[Metric, ...] = CLASSIFICATION
     penalty: Callable[[nn.Module], Tensor | None] = lambda network: None
     channels_last: bool = True
+    sees_images: bool = True
+    copies: Callable[[C], int] = lambda config: 0
+    describe: Callable[[C], tuple[str, ...]] = lambda config: (f"{config.size} × {config.size}",)
+    choices: tuple[ModelChoice, ...] = ()
+    tables: Callable[[C], Iterable[ModelTable]] = None  # type: ignore[assignment]
+    reference: str = ""
 
-
-def open_asked_for(config: RunConfig) -> Opened:
-    """The images that a run asks for."""
-    return open_images(
-        config.study,
-        config.data,
-        size=config.size,
-        count=config.images,
-        seed=config.seed,
-        skip_unreadable=config.skip_unreadable,
-    )
+    def __post_init__(self) -> None:
+        classes = len(self.images.class_names)
+        usual = {
+            "prepare": partial(prepare_images, self.images),
+            "metrics": partial(Classification, classes),
+            "tables": partial(tables_of, self.title, self.images, self.models, self.network),
+            "reference": self.name,
+        }
+        for name, value in usual.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)

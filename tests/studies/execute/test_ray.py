@@ -1,25 +1,16 @@
 """Trials on a Ray cluster: the local executor's results to the bit, whatever dies meanwhile."""
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
 
-import polars as pl
 import pytest
 from small_runs import carry_out, results, smoke
 
-from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.trial.train import Epoch
+from tensorprojection.studies.trial.unit import Epoch
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tensorprojection[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-from tensorprojection.studies.execute import ray_cluster  # noqa: E402
-from tensorprojection.studies.execute.local import Restarted  # noqa: E402
+from tensorprojection.studies.execute.protocol import Restarted  # noqa: E402
 from tensorprojection.studies.execute.ray import RayExecutor  # noqa: E402
 from tensorprojection.studies.execute.ray_cluster import RayOptions, connected  # noqa: E402
 
@@ -91,11 +82,10 @@ def test_a_node_is_killed_in_the_middle(cluster, tmp_path):
             for event in there.run_units(*given):
                 seen.append(event)
                 yield event
-                if sum(isinstance(one, Epoch) for one in seen) == 4 and event is seen[-1]:
-                    if isinstance(event, Epoch):
-                        cluster.remove_node(doomed, allow_graceful=False)
+                if isinstance(event, Epoch) and sum(isinstance(e, Epoch) for e in seen) == 4:
+                    cluster.remove_node(doomed, allow_graceful=False)
 
-        outcome = carry_out(config, tmp_path / "ray", run_units=run_units)
+        outcome = carry_out(config, tmp_path / "ray", execute=run_units)
     assert outcome.failures == ()
     assert [event for event in seen if isinstance(event, Restarted)]
     epochs = [(event.unit, event.row["epoch"]) for event in seen if isinstance(event, Epoch)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ FORMAT = 2
 KEY = "key.json"
 ABOUT = "about.json"
 DIGEST = "digest.txt"
+LOG = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
@@ -64,7 +65,7 @@ def cached(
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
             if place.is_dir() and (wrong := damage(place)):
-                print(f"tpl: {place} is damaged ({wrong}): it is made again.", file=sys.stderr)
+                LOG.warning("%s is damaged (%s): it is made again.", place, wrong)
                 discard(place)
             if not place.is_dir():
                 _fill(place, text, make, about or {})

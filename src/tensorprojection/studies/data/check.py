@@ -20,17 +20,17 @@ from rich.text import Text
 
 from ..errors import StudyError
 from .decode import UnreadableError, binary, open_image, read, to_mode
-from .folders import NOTHING, File, Found, Ignored, Item, find, guess
-from .kinds import Mode, kind_of
+from .folders import NOTHING, DatasetFiles, File, Ignored, Item, find, guess
+from .kinds import ImageKind, Mode
 from .npz import facts, image_blocks, mask_blocks
 from .npz_arrays import NpzArrays
 from .regular import what_is
 from .sources import unpacked
-from .threads import in_threads
+from .threads import Progress, in_threads
 from .unpack import Limits, is_archive
 
 UNDIVIDED = "all"
-SHOWN = 10  # names a line
+SHOWN = 10  # names on a line
 T = TypeVar("T")
 
 
@@ -103,38 +103,38 @@ class Report:
 
 def check(
     path: str | Path,
-    study: str | None = None,
+    kinds: Sequence[ImageKind],
     *,
     workers: int | None = None,
     cache: Path | None = None,
     unpack_limits: float = 1,
+    progress: Progress | None = None,
 ) -> Report:
-    """Read every image of a folder, an archive or an ``.npz``; the study is guessed if not given.
+    """Read every image of a folder, an archive or an ``.npz``; of several kinds, guess whose.
 
     The rules are those of a run: what a run refuses is an error here, or one of the problems.
 
     Args:
         path: as :func:`~.sources.open_images` takes it.
-        study: oct, chest or kvasir.
-        workers: threads that decode; default one a core.
+        kinds: what they may be.
+        workers: threads that decode; default one per core.
         cache: where an archive is unpacked; default :func:`~.cache.cache_folder`.
         unpack_limits: how many times as much as usual an archive may hold.
+        progress: called while files of a folder are read.
     """
     path = Path(path)
-    if study is not None:
-        kind_of(study)
     limits = Limits().times(unpack_limits)
     kind = what_is(path)
     if kind is None:
         raise StudyError(f"Expected a folder, an .npz, a zip or a tar file, got {path}: not there.")
     if kind == "file" and path.suffix.lower() == ".npz":
         with NpzArrays(path) as file:
-            return _npz(file, study)
+            return _npz(file, kinds)
     if kind != "folder" and not (kind == "file" and is_archive(path)):
         raise StudyError(f"Expected a folder, an .npz, a zip or a tar file, got {path}.")
     folder = path if kind == "folder" else unpacked(path, cache, limits)
-    found = guess(folder) if study is None else find(study, folder)
-    return _folder(str(path), found, workers)
+    found = find(kinds[0], folder) if len(kinds) == 1 else guess(folder, kinds)
+    return _folder(str(path), found, workers, progress)
 
 
 def render(report: Report) -> RenderableType:
@@ -168,11 +168,15 @@ class _Seen:
         self.empty = False
 
 
-def _folder(path: str, found: Found, workers: int | None) -> Report:
-    kind = kind_of(found.study)
+def _folder(
+    path: str, found: DatasetFiles, workers: int | None, progress: Progress | None
+) -> Report:
+    kind = found.kind
     items = found.items
     seen = [_Seen() for _ in items]
-    in_threads(lambda row: _look(items[row], seen[row], kind.mode), len(items), workers, "checking")
+    in_threads(
+        lambda row: _look(items[row], seen[row], kind.mode), len(items), workers, "files", progress
+    )
 
     def named(rows: Iterable[int]) -> tuple[str, ...]:
         return tuple(items[row].image.name for row in rows)
@@ -181,7 +185,7 @@ def _folder(path: str, found: Found, workers: int | None) -> Report:
     labels = [None if item.label is None else kind.class_names[item.label] for item in items]
     return _report(
         path=path,
-        study=found.study,
+        study=found.kind.name,
         names=[item.image.name for item in items],
         labels=labels,
         class_names=() if kind.masks else kind.class_names,
@@ -233,12 +237,12 @@ def _look(item: Item, seen: _Seen, mode: Mode) -> None:
 # npz
 
 
-def _npz(file: NpzArrays, study: str | None) -> Report:
-    known = facts(file, study)
+def _npz(file: NpzArrays, kinds: Sequence[ImageKind]) -> Report:
+    known = facts(file, kinds)
     names = [f"row {i}" for i in range(known.count)] if known.names is None else list(known.names)
     labels = known.labels
     empty: list[str] = []
-    if kind_of(known.study).masks:
+    if known.kind.masks:
         for start, block in mask_blocks(file):
             rows = np.flatnonzero(~block.any(axis=(1, 2)))
             empty += [str(names[start + row]) for row in rows]
@@ -249,7 +253,7 @@ def _npz(file: NpzArrays, study: str | None) -> Report:
     ]
     return _report(
         path=str(file.path),
-        study=known.study,
+        study=known.kind.name,
         names=[str(name) for name in names],
         labels=[None] * known.count if labels is None else [known.class_names[i] for i in labels],
         class_names=() if labels is None else known.class_names,

@@ -14,15 +14,12 @@ from ..errors import StudyError
 from . import rows as row_file
 from .augment import Augmentation, augment, draw
 from .cache import about, cached
-from .images import ImageSet
-from .room import need_memory
-from .stored import open_array, open_stored, store_class_names
+from .images import ImageSet, rows_of
+from .space import need_memory
+from .stored import open_array, open_stored, store_known
 
 CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
 
-# Section 3.2: copies of each original, to even out the classes.
-CHEST_COPIES = {"Normal": 0, "Lung Opacity": 1, "COVID": 2, "Viral Pneumonia": 7}
-KVASIR_COPIES = 20  # section 3.3: of each original
 MOST_COPIES = 10_000  # of each original
 
 
@@ -125,11 +122,7 @@ def _fill(
     if images.masks is not None:
         row_file.create(folder / "masks.npy", (len(of), *images.masks.shape[1:]), np.uint8)
     np.save(folder / "of.npy", of)
-    for name in ("labels", "groups", "names", "parts"):
-        known = getattr(images, name)
-        if known is not None:
-            np.save(folder / f"{name}.npy", known[of])
-    store_class_names(images.class_names, folder)
+    store_known(rows_of(images.known(), of), images.class_names, folder)
 
     copy = np.arange(len(of)) - np.searchsorted(of, of)  # 0, 1, … within each original
     for start in range(0, len(of), CHUNK):

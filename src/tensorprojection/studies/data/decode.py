@@ -14,12 +14,12 @@ from PIL import Image, UnidentifiedImageError
 from ..errors import StudyError
 from . import rows as row_file
 from .folders import File, Item
-from .kinds import Kind, Mode
+from .kinds import ImageKind, Mode
 from .regular import read_regular
-from .threads import in_threads
+from .threads import Progress, in_threads
 
 CHUNK = 32  # rows in memory at once
-WAY_OUT = "Replace it, or leave such files out with --skip-unreadable."
+WAY_OUT = "Replace it, or leave such files out with `skip_unreadable`."
 # Values of fewer bits in files of 16 (12, as cameras and scanners give) would be nearly black.
 FEWER_BITS = 2**14 - 1
 
@@ -137,11 +137,12 @@ def same_size(mask: Image.Image, image: Image.Image) -> None:
 def decode_into(
     folder: Path,
     items: Sequence[Item],
-    kind: Kind,
+    kind: ImageKind,
     size: int,
     *,
     skip_unreadable: bool = False,
     workers: int | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[int], tuple[str, ...]]:
     """Write ``images.npy`` (and ``masks.npy``); which items are in it, and which files were left.
 
@@ -151,7 +152,8 @@ def decode_into(
         kind: gray or RGB, with masks or not; a pair is kept or left out as a whole.
         size: side of the square images.
         skip_unreadable: leave out what cannot be decoded, instead of an error at the first.
-        workers: threads; default one a core, as Pillow decodes and resizes without the GIL.
+        workers: threads; default one per core, as Pillow decodes and resizes without the GIL.
+        progress: called with what is decoded, how many of them, out of how many.
     """
     shapes = {"images": kind.shape(len(items), size)}
     if kind.masks:
@@ -178,7 +180,7 @@ def decode_into(
                     raise StudyError(f"{error} {WAY_OUT}") from error
                 unreadable[row] = error.file
 
-        in_threads(one, len(items), workers, "decoding")
+        in_threads(one, len(items), workers, "images", progress)
     kept = [row for row in range(len(items)) if row not in unreadable]
     if not kept:
         raise StudyError(f"Expected at least one readable image, got none of {len(items)}.")

@@ -1,24 +1,17 @@
-"""The files of the three data sets, in folders as Kaggle ships them."""
+"""The files of a data set, in folders as Kaggle ships them."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import StudyError
-from .kinds import kind_of, missing
+from .kinds import ImageKind, missing
 
-LAYOUTS = {
-    "oct": "train, val and test, each with NORMAL, CNV, DME and DRUSEN of .jpeg files, "
-    "or these four alone",
-    "chest": "Normal, Lung_Opacity, COVID and Viral Pneumonia, each with a folder images of "
-    ".png files, or with the files themselves",
-    "kvasir": "images and masks, with .jpg files of the same names",
-}
 DEEPEST = 2  # how many folders down a layout is looked for
 IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff"}
 PARTS = {
@@ -29,10 +22,6 @@ PARTS = {
     "validation": "val",
     "test": "test",
 }
-# "COVID-19" is the class's folder in the data set's first versions.
-ALIASES = {"covid19": "covid"}
-# CLASS-PATIENT-NUMBER; the patients' numbers are the data set's, so one may have several classes.
-OCT_NAME = re.compile(r"[A-Za-z]+-(\d{1,18})-\d+")
 
 
 class NoLayoutError(StudyError):
@@ -82,89 +71,89 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Found:
+class DatasetFiles:
     """A data set's images in the order of class, part and name."""
 
-    study: str
+    kind: ImageKind
     items: tuple[Item, ...]
     stray_masks: tuple[str, ...] = ()  # without an image
     ignored: Ignored = NOTHING
 
     def missing_classes(self) -> tuple[str, ...]:
         """The classes of which there is no image."""
-        kind = kind_of(self.study)
+        kind = self.kind
         return () if kind.masks else missing(kind.class_names, {item.label for item in self.items})
 
 
-def find(study: str, folder: Path) -> Found:
+def find(kind: ImageKind, folder: Path) -> DatasetFiles:
     """The study's images in ``folder``, or up to two folders below it.
 
     The layout nearest to the top counts: Kaggle's OCT data set holds a second copy of itself one
     folder further down.
     """
-    search = _kvasir if kind_of(study).masks else _classes
+    search = _with_masks if kind.masks else _classes
     level = [str(folder)]
     for _ in range(DEEPEST + 1):
-        found = [(place, hit) for place in level if (hit := search(study, place, str(folder)))]
+        found = [(place, hit) for place in level if (hit := search(kind, place, str(folder)))]
         if len(found) > 1:
             places = " and ".join(_relative(place, str(folder)) for place, _ in found[:2])
             raise StudyError(
-                f"Expected the {study} images once in {folder}, found them in {places}. Give the "
-                "path of one."
+                f"Expected the {kind.name} images once in {folder}, found them in {places}. "
+                "Give the path of one."
             )
         if found:
             hit = found[0][1]
             return replace(hit, ignored=_ignored(hit, str(folder)))
         level = [entry.path for place in level for entry in _folders(place)]
     raise NoLayoutError(
-        f"Expected in {folder}, or up to two folders below it, the {study} layout: "
-        f"{LAYOUTS[study]}. Found {_contents(folder)}."
+        f"Expected in {folder}, or up to two folders below it, the {kind.name} layout: "
+        f"{kind.layout}. Found {_contents(folder)}."
     )
 
 
-def guess(folder: Path) -> Found:
+def guess(folder: Path, kinds: Sequence[ImageKind]) -> DatasetFiles:
     """The images of whichever study's layout ``folder`` has."""
-    # Kvasir last: each class of the chest images has folders images and masks as well.
-    for study in ("oct", "chest", "kvasir"):
+    # Masks last: each class of a data set may have folders images and masks as well.
+    for kind in sorted(kinds, key=lambda kind: kind.masks):
         try:
-            return find(study, folder)
+            return find(kind, folder)
         except NoLayoutError:
             continue
-    expected = "; ".join(f"{study}: {layout}" for study, layout in LAYOUTS.items())
+    expected = "; ".join(f"{kind.name}: {kind.layout}" for kind in kinds)
     raise NoLayoutError(
         f"Expected in {folder}, or up to two folders below it, one of the layouts ({expected}). "
         f"Found {_contents(folder)}."
     )
 
 
-def _classes(study: str, place: str, root: str) -> Found | None:
-    """OCT and chest: a folder a class, alone or in train, val and test."""
+def _classes(kind: ImageKind, place: str, root: str) -> DatasetFiles | None:
+    """Labels: one folder per class, alone or in train, val and test."""
     folders = _folders(place)
     parts = [(entry.path, PARTS[key]) for entry in folders if (key := _plain(entry.name)) in PARTS]
-    items = [item for path, part in parts for item in _one_part(study, path, root, part)]
+    items = [item for path, part in parts for item in _one_part(kind, path, root, part)]
     if not items:
-        items = list(_one_part(study, place, root, None))
+        items = list(_one_part(kind, place, root, None))
     # One class alone says nothing: there is a Normal in two of the data sets.
     if len({item.label for item in items}) < 2:
         return None
     if any(item.group is None for item in items):
         items = [Item(item.image, item.label, None, item.part) for item in items]
-    return Found(study, tuple(sorted(items, key=_order)))
+    return DatasetFiles(kind, tuple(sorted(items, key=_order)))
 
 
-def _one_part(study: str, place: str, root: str, part: str | None) -> Iterator[Item]:
-    names = {_plain(name): i for i, name in enumerate(kind_of(study).class_names)}
+def _one_part(kind: ImageKind, place: str, root: str, part: str | None) -> Iterator[Item]:
+    names = {_plain(name): i for i, name in enumerate(kind.class_names)}
     for entry in _folders(place):
         key = _plain(entry.name)
-        label = names.get(ALIASES.get(key, key))
+        label = names.get(kind.class_aliases.get(key, key))
         if label is None:
             continue
         inner = [sub.path for sub in _folders(entry.path) if _plain(sub.name) == "images"]
         for file in _files(inner[0] if inner else entry.path, root):
-            yield Item(file, label, _patient(file.name) if study == "oct" else None, part)
+            yield Item(file, label, _patient(kind, file.name), part)
 
 
-def _kvasir(study: str, place: str, root: str) -> Found | None:
+def _with_masks(kind: ImageKind, place: str, root: str) -> DatasetFiles | None:
     inside = {_plain(entry.name): entry.path for entry in _folders(place)}
     if "images" not in inside or "masks" not in inside:
         return None
@@ -175,7 +164,7 @@ def _kvasir(study: str, place: str, root: str) -> Found | None:
     stems = _by_stem(images)
     items = (Item(file, mask=masks.get(Path(file.name).stem)) for file in images)
     stray = sorted(file.name for stem, file in masks.items() if stem not in stems)
-    return Found(study, tuple(sorted(items, key=_order)), tuple(stray))
+    return DatasetFiles(kind, tuple(sorted(items, key=_order)), tuple(stray))
 
 
 def _by_stem(files: Iterable[File]) -> dict[str, File]:
@@ -196,8 +185,10 @@ def _order(item: Item) -> tuple[int, str]:
     return (-1 if item.label is None else item.label, item.image.name)
 
 
-def _patient(name: str) -> int | None:
-    match = OCT_NAME.match(name.rpartition("/")[2])
+def _patient(kind: ImageKind, name: str) -> int | None:
+    if kind.patient is None:
+        return None
+    match = kind.patient.match(name.rpartition("/")[2])
     return int(match[1]) if match else None
 
 
@@ -232,7 +223,7 @@ def _scan(place: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[os.Dir
     return sorted(seen, key=lambda entry: entry.name)
 
 
-def _ignored(found: Found, root: str) -> Ignored:
+def _ignored(found: DatasetFiles, root: str) -> Ignored:
     """What is beside the images and masks, in their folders and in those above, up to the root."""
     used = {f.path for item in found.items for f in (item.image, item.mask) if f is not None}
     used |= {os.path.join(root, name) for name in found.stray_masks}  # of which more is said

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+# What may be known of each image beside its pixels: the fields, and the arrays that are stored.
+KNOWN = ("labels", "groups", "names", "parts")
+ARRAYS = ("images", "masks", *KNOWN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,7 @@ class ImageSet:
             return
         if array.shape != shape:
             raise ValueError(
-                f"Expected {name} of shape {shape}, one row an image, got {array.shape}."
+                f"Expected {name} of shape {shape}, one row per image, got {array.shape}."
             )
         if not (array.dtype.kind == "U" if dtype == "str" else array.dtype == dtype):
             raise TypeError(f"Expected {name} of type {dtype}, got {array.dtype}.")
@@ -77,6 +81,10 @@ class ImageSet:
                 )
         if self.masks is not None and self.masks.size and self.masks.max() > 1:
             raise ValueError(f"Expected masks of 0 and 1 only, got a {self.masks.max()}.")
+
+    def known(self) -> dict[str, NDArray[Any] | None]:
+        """What is known of each image, by name; None where it is not."""
+        return {name: getattr(self, name) for name in KNOWN}
 
     def __len__(self) -> int:
         return len(self.images)
@@ -102,11 +110,15 @@ class ImageSet:
             raise ValueError(f"Expected a flat list of indices, got shape {rows.shape}.")
         return ImageSet(
             self.images[rows],
-            labels=None if self.labels is None else self.labels[rows],
             masks=None if self.masks is None else self.masks[rows],
             class_names=self.class_names,
-            groups=None if self.groups is None else self.groups[rows],
-            names=None if self.names is None else self.names[rows],
-            parts=None if self.parts is None else self.parts[rows],
             checked=True,
+            **rows_of(self.known(), rows),
         )
+
+
+def rows_of(
+    known: Mapping[str, NDArray[Any] | None], rows: NDArray[np.integer[Any]]
+) -> dict[str, Any]:
+    """The rows of each array that there is."""
+    return {name: None if array is None else array[rows] for name, array in known.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import StudyError
-from .kinds import kind_of
+from .kinds import ImageKind
 
 LOG_IN = (
     "log in first: put an API token from https://www.kaggle.com/settings into KAGGLE_API_TOKEN "
@@ -13,26 +13,28 @@ LOG_IN = (
 )
 
 
-def get(study: str, out: Path | None = None) -> Path:
+def get(kind: ImageKind, out: Path | None = None) -> Path:
     """Download the study's images by kagglehub, which keeps them; where they are.
 
     Args:
-        study: oct, chest or kvasir.
+        kind: whose images.
         out: a folder for the files; default kagglehub's own cache.
     """
+    handle = kind.kaggle
+    if handle is None:
+        raise StudyError(f"The {kind.name} images are not on Kaggle, as far as the study says.")
     # Not at the top: it takes a second, and only this needs it.
     import kagglehub
 
-    handle = kind_of(study).kaggle
     where = {} if out is None else {"output_dir": str(out)}
     try:
         return Path(kagglehub.dataset_download(handle, **where))
     # kagglehub passes on whatever its HTTP, its unpacking and its settings' files raise.
     except Exception as error:
         raise StudyError(
-            f"Could not download the {study} images: {_reason(error)}. Or download them by hand "
-            f"from https://www.kaggle.com/datasets/{handle}, unpack them, and look at them with: "
-            "tpl data check FOLDER"
+            f"Could not download the {kind.name} images: {_reason(error)}. Or download them by "
+            f"hand from https://www.kaggle.com/datasets/{handle}, unpack them, and look at them "
+            "with: tpl data check FOLDER"
         ) from error
 
 

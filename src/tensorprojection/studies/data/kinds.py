@@ -1,46 +1,82 @@
-"""What each study's images are, wherever they come from."""
+"""What a study's images are, wherever they come from."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from ..errors import StudyError
-from .phantoms import chest, oct, polyp  # noqa: A004
+from .images import ImageSet
 
 Mode = Literal["L", "RGB"]  # Pillow's names for gray and for colour
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One study's images: gray or colour, its classes, with masks or labels, and Kaggle's name."""
+class ImageKind:
+    """One study's images: what they are, where they are to be had, and how their folders look.
 
-    mode: Mode
+    Args:
+        name: the study's.
+        class_names: the classes, in the order of the labels.
+        mode: gray or colour.
+        masks: whether they come with masks, in place of labels.
+        phantoms: makes so many images, ``phantoms(count, seed=…, size=…)``; None where only real
+            ones will do.
+        phantom_count: how many are made where nobody says.
+        phantoms_version: raised when the phantoms change, so that none of an older kind are used.
+            Without one, it is the content of the file that makes them.
+        kaggle: the data set's name there.
+        layout: how its folders look, for messages.
+        class_aliases: other names of the classes' folders, without case, blanks and dashes.
+        patient: matches a file's name, with the patient's number as its first group.
+        medmnist: the classes in the order of MedMNIST's file, where it has these images.
+    """
+
+    name: str
     class_names: tuple[str, ...]
-    masks: bool
-    kaggle: str
+    mode: Mode = "L"
+    masks: bool = False
+    phantoms: Callable[..., ImageSet] | None = None
+    phantom_count: int = 1600
+    phantoms_version: int | None = None
+    kaggle: str | None = None
+    layout: str = ""
+    class_aliases: Mapping[str, str] = field(default_factory=dict)
+    patient: re.Pattern[str] | None = None
+    medmnist: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.layout:
+            usual = (
+                "images and masks, with files of the same names"
+                if self.masks
+                else f"{', '.join(self.class_names)}, each with its images, alone or in train, val "
+                "and test"
+            )
+            object.__setattr__(self, "layout", usual)
 
     def shape(self, count: int, size: int) -> tuple[int, ...]:
         """Of ``count`` images of ``size × size``."""
         return (count, size, size, 3) if self.mode == "RGB" else (count, size, size)
 
+    @property
+    def pixel_bytes(self) -> int:
+        """Of a pixel as it is kept, with its mask."""
+        return (3 if self.mode == "RGB" else 1) + self.masks
 
-KINDS = {
-    "oct": Kind("L", oct.CLASS_NAMES, False, "paultimothymooney/kermany2018"),
-    "chest": Kind("L", chest.CLASS_NAMES, False, "tawsifurrahman/covid19-radiography-database"),
-    "kvasir": Kind("RGB", polyp.CLASS_NAMES, True, "debeshjha1/kvasirseg"),
-}
-
-
-def kind_of(study: str) -> Kind:
-    """
-    >>> kind_of("oct").class_names
-    ('NORMAL', 'CNV', 'DME', 'DRUSEN')
-    """
-    if study not in KINDS:
-        raise StudyError(f"Expected a study of {', '.join(KINDS)}, got {study!r}.")
-    return KINDS[study]
+    def made_by(self) -> int | str:
+        """What tells phantoms from those that another version of the code makes."""
+        if self.phantoms_version is not None:
+            return self.phantoms_version
+        assert self.phantoms is not None
+        source = inspect.getsourcefile(inspect.unwrap(self.phantoms))
+        content = Path(source).read_bytes() if source is not None else b""
+        return hashlib.sha256(content).hexdigest()
 
 
 # The rules about classes, which a check and a run share
@@ -55,18 +91,18 @@ def missing(class_names: Sequence[str], labels: Container[int | None]) -> tuple[
     return tuple(name for i, name in enumerate(class_names) if i not in labels)
 
 
-def require_all(study: str, without_image: Sequence[str], where: str) -> None:
+def require_all(kind: ImageKind, without_image: Sequence[str], where: str) -> None:
     """A network that never sees a class scores too well on the others."""
     if without_image:
         raise StudyError(
-            f"Expected images of {', '.join(kind_of(study).class_names)} in {where}, got none of "
+            f"Expected images of {', '.join(kind.class_names)} in {where}, got none of "
             f"{', '.join(without_image)}."
         )
 
 
-def require_names(study: str, names: Sequence[str], where: str) -> None:
+def require_names(kind: ImageKind, names: Sequence[str], where: str) -> None:
     """The study's classes, each once, in any order."""
-    expected = kind_of(study).class_names
+    expected = kind.class_names
     if sorted(names) != sorted(expected):
         raise StudyError(
             f"Expected images of the classes {', '.join(expected)} in {where}, got "

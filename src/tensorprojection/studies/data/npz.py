@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,22 +15,21 @@ from ..errors import StudyError
 from . import rows as row_file
 from .decode import fit, fit_mask
 from .folders import PARTS
-from .kinds import KINDS, Kind, kind_of, missing, require_all, require_names
+from .images import KNOWN, rows_of
+from .kinds import ImageKind, missing, require_all, require_names
 from .npz_arrays import NpzArrays
 from .splits import subset
-from .stored import store_class_names
-from .threads import in_threads
+from .stored import store_known
+from .threads import Progress, in_threads
 
 MEDMNIST_PARTS = ("train", "val", "test")
-# OCTMNIST has numbers only; its own order.
-OCTMNIST = ("CNV", "DME", "DRUSEN", "NORMAL")
 
 
 @dataclass(frozen=True)
 class Facts:
     """All that a file says about its images but the pixels; row i is image i."""
 
-    study: str
+    kind: ImageKind
     count: int
     shape: tuple[int, ...]  # of one image
     arrays: tuple[str, ...]  # the names of the arrays of images, in the order of the rows
@@ -48,12 +47,12 @@ class Facts:
         return missing(self.class_names, set(np.unique(self.labels).tolist()))
 
 
-def facts(file: NpzArrays, study: str | None = None) -> Facts:
-    """Check the arrays against each other, and say what they hold; without a study, guess it."""
+def facts(file: NpzArrays, kinds: Sequence[ImageKind]) -> Facts:
+    """Check the arrays against each other, and say what they hold; of several kinds, guess it."""
     if "images" in file:
-        return _plain(file, study)
+        return _plain(file, kinds)
     if any(f"{part}_images" in file for part in MEDMNIST_PARTS):
-        return _medmnist(file, study)
+        return _medmnist(file, kinds)
     raise StudyError(
         f"Expected in {file.path} an array images, or MedMNIST's train_images, val_images and "
         f"test_images, got {', '.join(sorted(file.headers)) or 'no arrays'}."
@@ -63,30 +62,27 @@ def facts(file: NpzArrays, study: str | None = None) -> Facts:
 def store_npz(
     path: Path,
     folder: Path,
-    study: str,
+    kind: ImageKind,
     size: int,
     *,
     count: int | None = None,
     seed: int = 0,
     workers: int | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write the images of an ``.npz`` at this size, with what is known about them, as .npy."""
-    kind = kind_of(study)
     with NpzArrays(path) as file:
-        known = facts(file, study)
-        require_all(study, known.missing_classes(), str(path))
+        known = facts(file, [kind])
+        require_all(kind, known.missing_classes(), str(path))
         rows = subset(known.labels, known.count, count, seed)
         images, masks = folder / "images.npy", folder / "masks.npy"
         row_file.create(images, kind.shape(len(rows), size), np.uint8)
-        _fill(images, image_blocks(file, known), rows, kind, size, workers)
+        _fill(images, image_blocks(file, known), rows, kind, size, workers, progress)
         if kind.masks:
             row_file.create(masks, (len(rows), size, size), np.uint8)
-            _fill(masks, mask_blocks(file), rows, None, size, workers)
-    for name in ("labels", "groups", "names", "parts"):
-        array = getattr(known, name)
-        if array is not None:
-            np.save(folder / f"{name}.npy", array[rows], allow_pickle=False)
-    store_class_names(known.class_names, folder)
+            _fill(masks, mask_blocks(file), rows, None, size, workers, progress)
+    what = {name: getattr(known, name) for name in KNOWN}
+    store_known(rows_of(what, rows), known.class_names, folder)
 
 
 def image_blocks(file: NpzArrays, known: Facts) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -115,10 +111,12 @@ def _fill(
     path: Path,
     blocks: Iterator[tuple[int, NDArray[Any]]],
     rows: NDArray[np.int64],
-    kind: Kind | None,  # None: masks
+    kind: ImageKind | None,  # None: masks
     size: int,
     workers: int | None,
+    progress: Progress | None,
 ) -> None:
+    what = "masks" if kind is None else "images"
     with row_file.RowFile(path) as out:
         for start, block in blocks:
             low, high = np.searchsorted(rows, [start, start + len(block)])
@@ -134,21 +132,22 @@ def _fill(
                 fitted = fit_mask(picture, size) if kind is None else fit(picture, size, kind.mode)
                 out.write(low + row, fitted[None])
 
-            in_threads(one, len(chosen), workers, "resizing")
+            in_threads(one, len(chosen), workers)
+            if progress is not None and len(chosen):
+                progress(what, int(high), len(rows))
 
 
 # The plain layout
 
 
-def _plain(file: NpzArrays, study: str | None) -> Facts:
+def _plain(file: NpzArrays, kinds: Sequence[ImageKind]) -> Facts:
     shape = _image_shape(file, "images")
     count = shape[0]
-    study = study or _guess(file)
-    kind = kind_of(study)
+    kind = kinds[0] if len(kinds) == 1 else _guess(file, kinds)
     labels = None
     if kind.masks:
         class_names = kind.class_names
-        _need(file, "masks", study)
+        _need(file, "masks", kind.name)
         if file.headers["masks"].shape != shape[:3] or file.headers["masks"].dtype not in (
             np.dtype(np.uint8),
             np.dtype(np.bool_),
@@ -158,17 +157,17 @@ def _plain(file: NpzArrays, study: str | None) -> Facts:
                 f"got {_said(file, 'masks')}."
             )
     else:
-        _need(file, "labels", study)
+        _need(file, "labels", kind.name)
         labels = _whole_numbers(file, "labels", count)
-        _need(file, "class_names", study)
+        _need(file, "class_names", kind.name)
         class_names = _class_names(file)
-        require_names(study, class_names, str(file.path))
+        require_names(kind, class_names, str(file.path))
         _check_labels(file, labels, len(class_names))
     patients = _patients(file, count) if "patient_ids" in file else None
     names = _texts(file, "file_names", count) if "file_names" in file else None
     parts = _parts(file, count) if "parts" in file else None
     return Facts(
-        study,
+        kind,
         count,
         shape[1:],
         ("images",),
@@ -181,23 +180,23 @@ def _plain(file: NpzArrays, study: str | None) -> Facts:
     )
 
 
-def _guess(file: NpzArrays) -> str:
-    if "masks" in file:
-        return "kvasir"
+def _guess(file: NpzArrays, kinds: Sequence[ImageKind]) -> ImageKind:
     class_names = _class_names(file) if "class_names" in file else ()
-    for study, kind in KINDS.items():
-        if set(class_names) == set(kind.class_names):
-            return study
+    for kind in kinds:
+        if "masks" in file if kind.masks else set(class_names) == set(kind.class_names):
+            return kind
     raise StudyError(
         f"Could not tell which study {file.path} is for, as it has neither masks nor the "
-        "class_names of one. Name it with --study."
+        "class_names of one. Name the study."
     )
 
 
 # MedMNIST's
 
 
-def _medmnist(file: NpzArrays, study: str | None) -> Facts:
+def _medmnist(file: NpzArrays, kinds: Sequence[ImageKind]) -> Facts:
+    # Of several, the one that MedMNIST has; of one, that, whatever it is.
+    kind = next((kind for kind in kinds if kind.medmnist), kinds[0])
     parts = [part for part in MEDMNIST_PARTS if f"{part}_images" in file]
     arrays = tuple(f"{part}_images" for part in parts)
     shapes = [_image_shape(file, name) for name in arrays]
@@ -209,31 +208,32 @@ def _medmnist(file: NpzArrays, study: str | None) -> Facts:
             )
     counts = [shape[0] for shape in shapes]
     for part in parts:
-        _need(file, f"{part}_labels", study or "oct")
+        _need(file, f"{part}_labels", kind.name)
     pieces = [
         _whole_numbers(file, f"{part}_labels", n) for part, n in zip(parts, counts, strict=True)
     ]
     labels = np.concatenate(pieces)
-    study = study or "oct"
-    if kind_of(study).masks:
-        raise StudyError(f"Expected an array masks in {file.path} for {study}, got none.")
-    # The four classes are what OCTMNIST has, and no other gray one of all that MedMNIST holds. Its
-    # files do not name their classes: only the numbers tell that these are other ones.
+    if kind.masks:
+        raise StudyError(f"Expected an array masks in {file.path} for {kind.name}, got none.")
+    if not kind.medmnist:
+        raise StudyError(
+            f"Expected in {file.path} arrays images, labels and class_names: the {kind.name} study "
+            "has none of MedMNIST's files."
+        )
+    # MedMNIST's files do not name their classes: only the numbers tell that these are other ones.
     found = np.unique(labels).tolist()
-    if study != "oct" or found != list(range(len(OCTMNIST))):
+    if found != list(range(len(kind.medmnist))):
         shown = ", ".join(map(str, found[:12])) + (", …" if len(found) > 12 else "")
         raise StudyError(
-            f"Expected in {file.path} the labels of OCTMNIST, 0 to {len(OCTMNIST) - 1}, as of "
-            f"MedMNIST's files only that one is for a study (oct), got the labels {shown}"
-            f"{'' if study == 'oct' else f' for {study}'}."
+            f"Expected in {file.path} MedMNIST's labels for {kind.name}, 0 to "
+            f"{len(kind.medmnist) - 1}, got the labels {shown}."
         )
-    class_names = OCTMNIST
     return Facts(
-        study,
+        kind,
         sum(counts),
         shapes[0][1:],
         arrays,
-        class_names,
+        kind.medmnist,
         labels,
         names=np.concatenate(
             [
@@ -286,7 +286,7 @@ def _texts(file: NpzArrays, name: str, count: int) -> NDArray[np.str_]:
     header = file.headers[name]
     if header.shape != (count,) or header.dtype.kind != "U":
         raise StudyError(
-            f"Expected {name} of shape ({count},) and type str in {file.path}, one row an image, "
+            f"Expected {name} of shape ({count},) and type str in {file.path}, one row per image, "
             f"got {_said(file, name)}."
         )
     return file.array(name)

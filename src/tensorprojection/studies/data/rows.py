@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .room import need_disk
+from .space import need_disk
 
 # What file systems answer that cannot reserve; rows are then refused when they are written.
 CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)

@@ -13,33 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StudyError
-from . import phantoms
 from .cache import cached
 from .content import file_digest, files_digest
 from .decode import decode_into
-from .folders import Found, Item, find
+from .folders import DatasetFiles, Item, find
 from .images import ImageSet
-from .kinds import kind_of, missing, require_all
+from .kinds import ImageKind, missing, require_all
 from .npz import store_npz
 from .regular import what_is
-from .room import need_disk, need_memory
+from .space import need_disk, need_memory
 from .splits import subset
-from .stored import open_stored, store, store_class_names
+from .stored import open_stored, store, store_known
+from .threads import Progress
 from .unpack import Limits, is_archive, unpack
 
-# Raised when the phantoms change, so that none of an older kind are used.
-PHANTOMS_VERSION = 1
-GENERATORS = {
-    "oct": phantoms.oct.make,
-    "chest": phantoms.chest.make,
-    "kvasir": phantoms.polyp.make,
-}
-PHANTOMS_COUNT = {"oct": 1600, "chest": 1600, "kvasir": 1000}
+PHANTOMS = "phantoms"
 LARGEST = 4096  # pixels a side; the paper's largest images have 192
 
 
 @dataclass(frozen=True)
-class Opened:
+class CachedImages:
     """Images at one size, mapped from the cache.
 
     Args:
@@ -56,7 +49,7 @@ class Opened:
 
 
 def open_images(
-    study: str,
+    kind: ImageKind,
     data: str | Path | None,
     *,
     size: int,
@@ -65,14 +58,15 @@ def open_images(
     skip_unreadable: bool = False,
     workers: int | None = None,
     cache: Path | None = None,
-) -> Opened:
+    progress: Progress | None = None,
+) -> CachedImages:
     """The study's images at ``size × size``. They are decoded once; a second start maps them.
 
     What was decoded is found again by the content of its source, read whole: names, sizes and times
     do not count, so a file may be renamed, and another file in its place is another one.
 
     Args:
-        study: oct, chest or kvasir. The first two are gray with labels, the last RGB with masks.
+        kind: what they are, and where phantoms of them come from.
         data: None or "phantoms" for generated images; a folder as Kaggle ships it; a zip or tar
             file of one, which is unpacked into the cache; or an ``.npz`` file.
         size: side of the square images.
@@ -80,26 +74,26 @@ def open_images(
             in proportion, instead of all; all where there are fewer.
         seed: of the phantoms, or of that draw.
         skip_unreadable: leave out files that cannot be decoded, instead of an error.
-        workers: threads that decode; default one a core.
+        workers: threads that decode; default one per core.
         cache: where to keep what is made; default :func:`~.cache.cache_folder`.
+        progress: called while images are decoded.
     """
-    kind_of(study)
     if not 1 <= size <= LARGEST:
         raise StudyError(f"Expected a size from 1 to {LARGEST} pixels, got {size}.")
     if count is not None and count < 1:
         raise StudyError(f"Expected a count of at least 1 image, got {count}.")
     if seed < 0:
         raise StudyError(f"Expected a seed of 0 or more, got {seed}.")
-    wanted = _Wanted(study, size, count, seed, skip_unreadable, workers, cache)
+    wanted = _Wanted(kind, size, count, seed, skip_unreadable, workers, cache, progress)
     opened = _open(wanted, data)
     if (labels := opened.images.labels) is not None:  # of what was drawn, and could be read
         there = set(np.unique(labels).tolist())
-        require_all(study, missing(opened.images.class_names, there), opened.source)
+        require_all(kind, missing(opened.images.class_names, there), opened.source)
     return opened
 
 
-def _open(wanted: _Wanted, data: str | Path | None) -> Opened:
-    if data is None or str(data) == "phantoms":
+def _open(wanted: _Wanted, data: str | Path | None) -> CachedImages:
+    if data is None or str(data) == PHANTOMS:
         return _phantoms(wanted)
     path = Path(data)
     kind = what_is(path)
@@ -132,7 +126,7 @@ def allow_archive(data: str | Path, factor: float, cache: Path | None = None) ->
     """
     limits = Limits().times(factor)
     path = Path(data)
-    if str(data) != "phantoms" and is_archive(path) and what_is(path) == "file":
+    if str(data) != PHANTOMS and is_archive(path) and what_is(path) == "file":
         unpacked(path, cache, limits)
 
 
@@ -140,13 +134,18 @@ def allow_archive(data: str | Path, factor: float, cache: Path | None = None) ->
 class _Wanted:
     """What :func:`open_images` was asked for."""
 
-    study: str
+    kind: ImageKind
     size: int
     count: int | None
     seed: int
     skip_unreadable: bool
     workers: int | None
     cache: Path | None
+    progress: Progress | None
+
+    @property
+    def study(self) -> str:
+        return self.kind.name
 
     @property
     def drawn(self) -> dict[str, int]:
@@ -158,12 +157,15 @@ class _Wanted:
         return f"{self.study} images of {given}{how}"
 
 
-def _phantoms(wanted: _Wanted) -> Opened:
-    study, seed, size = wanted.study, wanted.seed, wanted.size
-    count = PHANTOMS_COUNT[study] if wanted.count is None else wanted.count
+def _phantoms(wanted: _Wanted) -> CachedImages:
+    kind, seed, size = wanted.kind, wanted.seed, wanted.size
+    generate = kind.phantoms
+    if generate is None:
+        raise StudyError(f"Expected images for the {kind.name} study, which has no phantoms.")
+    count = kind.phantom_count if wanted.count is None else wanted.count
     key = {
-        "phantoms": study,
-        "version": PHANTOMS_VERSION,
+        "phantoms": kind.name,
+        "version": kind.made_by(),
         "count": count,
         "seed": seed,
         "size": size,
@@ -171,19 +173,19 @@ def _phantoms(wanted: _Wanted) -> Opened:
 
     def make(to: Path) -> None:
         # They are made in memory, in blocks of 32 that take up to 90 bytes a pixel meanwhile.
-        whole = math.prod(kind_of(study).shape(count, size))
+        whole = math.prod(kind.shape(count, size))
         need_memory(2 * whole + 100 * 32 * size**2, f"{count} phantoms of {size} × {size}")
         need_disk(whole, to)
         try:
-            images = GENERATORS[study](count, seed=seed, size=size)
+            images = generate(count, seed=seed, size=size)
         except ValueError as error:  # a size too small for what the phantoms show
             raise StudyError(str(error)) from error
         store(images, to)
 
-    return _made(wanted, key, make, f"{study} phantoms, seed {seed}")
+    return _made(wanted, key, make, f"{kind.name} phantoms, seed {seed}")
 
 
-def _npz(wanted: _Wanted, path: Path) -> Opened:
+def _npz(wanted: _Wanted, path: Path) -> CachedImages:
     key = {
         "npz": wanted.study,
         "content": file_digest(path),
@@ -192,24 +194,32 @@ def _npz(wanted: _Wanted, path: Path) -> Opened:
     }
 
     def make(to: Path) -> None:
-        store_npz(path, to, wanted.study, wanted.size, workers=wanted.workers, **wanted.drawn)
+        store_npz(
+            path,
+            to,
+            wanted.kind,
+            wanted.size,
+            workers=wanted.workers,
+            progress=wanted.progress,
+            **wanted.drawn,
+        )
 
     return _made(wanted, key, make, wanted.described(str(path)))
 
 
-def _archive(wanted: _Wanted, path: Path) -> Opened:
+def _archive(wanted: _Wanted, path: Path) -> CachedImages:
     """By the archive's own content: it is unpacked only where its images are not there yet."""
     key = {**_folder_key(wanted), "archive": file_digest(path)}
 
     def make(to: Path) -> None:
-        found = find(wanted.study, unpacked(path, wanted.cache))
+        found = find(wanted.kind, unpacked(path, wanted.cache))
         _store_folder(found, _chosen(found, wanted, str(path)), wanted, to)
 
     return _made(wanted, key, make, wanted.described(str(path)))
 
 
-def _folder(wanted: _Wanted, folder: Path) -> Opened:
-    found = find(wanted.study, folder)
+def _folder(wanted: _Wanted, folder: Path) -> CachedImages:
+    found = find(wanted.kind, folder)
     chosen = _chosen(found, wanted, str(folder))
     files = [file for item in chosen for file in (item.image, item.mask) if file is not None]
     # Which files are used depends on all that are there, what they hold on these alone.
@@ -226,20 +236,20 @@ def _folder_key(wanted: _Wanted) -> dict[str, Any]:
     return {
         "folder": wanted.study,
         "size": wanted.size,
-        "mode": kind_of(wanted.study).mode,
+        "mode": wanted.kind.mode,
         "skip_unreadable": wanted.skip_unreadable,
         "drawn": wanted.drawn,
     }
 
 
-def _chosen(found: Found, wanted: _Wanted, given: str) -> list[Item]:
-    require_all(wanted.study, found.missing_classes(), given)
+def _chosen(found: DatasetFiles, wanted: _Wanted, given: str) -> list[Item]:
+    require_all(wanted.kind, found.missing_classes(), given)
     rows = subset(_column(found.items, "label"), len(found.items), wanted.count, wanted.seed)
     return [found.items[row] for row in rows]
 
 
-def _store_folder(found: Found, chosen: Sequence[Item], wanted: _Wanted, to: Path) -> None:
-    kind = kind_of(wanted.study)
+def _store_folder(found: DatasetFiles, chosen: Sequence[Item], wanted: _Wanted, to: Path) -> None:
+    kind = wanted.kind
     kept, unreadable = decode_into(
         to,
         chosen,
@@ -247,14 +257,12 @@ def _store_folder(found: Found, chosen: Sequence[Item], wanted: _Wanted, to: Pat
         wanted.size,
         skip_unreadable=wanted.skip_unreadable,
         workers=wanted.workers,
+        progress=wanted.progress,
     )
     items = [chosen[row] for row in kept]
     known = {f"{name}s": _column(items, name) for name in ("label", "group", "part")}
     known["names"] = np.array([item.image.name for item in items], np.str_)
-    for name, array in known.items():
-        if array is not None:
-            np.save(to / f"{name}.npy", array, allow_pickle=False)
-    store_class_names(kind.class_names, to)
+    store_known(known, kind.class_names, to)
     (to / "unreadable.json").write_text(json.dumps(unreadable))
     (to / "ignored.json").write_text(json.dumps(str(found.ignored)))
 
@@ -271,7 +279,7 @@ def _made(
     make: Callable[[Path], None],
     source: str,
     ignored: str | None = None,
-) -> Opened:
+) -> CachedImages:
     told = {"study": wanted.study, "source": source}
     folder = cached("images", key, make, wanted.cache, told)
     images = open_stored(folder)
@@ -282,7 +290,7 @@ def _made(
     left = f", {len(unreadable)} unreadable files left out" if unreadable else ""
     beside = f", {ignored}" if ignored else ""
     line = f"{source}: {len(images)} of {height} × {width}{left}{beside} ({folder.name})"
-    return Opened(images, folder, line, unreadable)
+    return CachedImages(images, folder, line, unreadable)
 
 
 def _listed(path: Path, otherwise: Any) -> Any:

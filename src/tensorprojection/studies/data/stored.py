@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StudyError
-from .images import ImageSet
+from .images import ARRAYS, KNOWN, ImageSet
 from .sent import received
-
-ARRAYS = ("images", "labels", "masks", "groups", "names", "parts")
 
 
 def store(images: ImageSet, folder: Path) -> None:
     """Write every array as ``name.npy``, and the names of the classes as JSON."""
-    for name in ARRAYS:
-        array = getattr(images, name)
-        if array is not None:
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    store_class_names(images.class_names, folder)
+    for name in ("images", "masks"):
+        _save(getattr(images, name), folder / f"{name}.npy")
+    store_known(images.known(), images.class_names, folder)
 
 
-def store_class_names(class_names: tuple[str, ...], folder: Path) -> None:
+def store_known(
+    known: Mapping[str, NDArray[Any] | None], class_names: tuple[str, ...], folder: Path
+) -> None:
+    """Write what is known of each image, and the names of the classes; not the images."""
+    for name in KNOWN:
+        _save(known.get(name), folder / f"{name}.npy")
     (folder / "class_names.json").write_text(json.dumps(class_names))
+
+
+def _save(array: NDArray[Any] | None, path: Path) -> None:
+    if array is not None:
+        np.save(path, array, allow_pickle=False)
 
 
 def open_stored(folder: Path) -> ImageSet:

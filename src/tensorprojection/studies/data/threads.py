@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from PIL import Image
-from rich.console import Console
-from rich.progress import Progress
 
-CHUNK = 32  # rows a task
+CHUNK = 32  # rows of a task
+
+Progress = Callable[[str, int, int], None]  # what is being made, how much of it, out of how much
 
 
-def in_threads(work: Callable[[int], None], count: int, workers: int | None, doing: str) -> None:
+def in_threads(
+    work: Callable[[int], None],
+    count: int,
+    workers: int | None,
+    what: str = "",
+    progress: Progress | None = None,
+) -> None:
     """``work(row)`` for every row. The first error stops it all."""
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
-    console = Console(stderr=True)
-    quick = count < 1000 or not sys.stderr.isatty()
-    progress = Progress(console=console, transient=True, disable=quick)
+    done = 0
 
     def some(start: int) -> int:
         rows = range(start, min(start + CHUNK, count))
@@ -30,11 +33,12 @@ def in_threads(work: Callable[[int], None], count: int, workers: int | None, doi
 
     try:
         # Filters are the process's, so they are set once around all threads.
-        with warnings.catch_warnings(), progress:
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"PIL\.")  # oddities that decode all the same
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            task = progress.add_task(doing, total=count)
-            for done in pool.map(some, range(0, count, CHUNK)):
-                progress.advance(task, done)
+            for more in pool.map(some, range(0, count, CHUNK)):
+                done += more
+                if progress is not None:
+                    progress(what, done, count)
     finally:
         pool.shutdown(cancel_futures=True)

@@ -39,9 +39,9 @@ class Limits:
     always: int = 256 * 10**6  # the sum that is allowed whatever the growth
 
     def times(self, factor: float) -> Limits:
-        """Raised by ``--unpack-limits``."""
+        """Raised by ```unpack_limits```."""
         if not 0 < factor < 1e6:  # which NaN is not
-            raise StudyError(f"Expected --unpack-limits above 0 and below a million, got {factor}.")
+            raise StudyError(f"Expected `unpack_limits` above 0 and below a million, got {factor}.")
         raised = (self.files, self.file_bytes, self.total_bytes, self.growth, self.always)
         return type(self)(*(int(limit * factor) for limit in raised))
 
@@ -166,7 +166,7 @@ class _Target:
         return StudyError(
             f"Refused to unpack {self.archive}, of {_mb(self.archive.stat().st_size)}: it holds "
             f"{what}, which is the limit. Where that is right, allow twice as much with "
-            "--unpack-limits 2."
+            "`unpack_limits 2`."
         )
 
 

@@ -1,78 +1,22 @@
-"""Processes that train: handed one unit after the other, replaced when they are killed.
+"""Processes of this machine that train: given one unit after the other, replaced when killed.
 
 Each is started anew, not forked, which torch's threads would not survive. A process ends when its
-parent does, however that ends; until then it holds a lock on its unit, so that a second run waits
-for a straggler of the first and never writes beside it.
+parent does, however that ends.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import time
-import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from tensorprojection.errors import ProjectionError
-
-from ..code_version import code_version
-from ..config import RunConfig
-from ..errors import StudyError
-from ..results import UnitFiles
-from ..study import Data, Prepared, Study
-from ..trial.train import Epoch, Notice, Step, Unit, train
+from ..trial.unit import Epoch, GatheredSteps, Unit
 from .processes import end_with_parent, settings_to_inherit
-
-# A unit that kills its process this often without finishing an epoch is given up.
-ATTEMPTS = 3
-STRAGGLER_SECONDS = 60
-SAY_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Done:
-    """The unit has finished."""
-
-    unit: Unit
-
-
-@dataclass(frozen=True)
-class Restarted:
-    """The unit's process was killed; another goes on from its checkpoint."""
-
-    unit: Unit
-    how: str
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The unit cannot go on; with ``stop`` none of the others could either."""
-
-    unit: Unit
-    why: str
-    stop: bool = False
-
-
-Event = Step | Epoch | Notice | Done | Restarted | Failed
-
-
-@dataclass(frozen=True)
-class Task:
-    """What all units of a run share."""
-
-    config: RunConfig
-    prepared: Prepared
-    run: Path
-    code: str
-
+from .protocol import ATTEMPTS, Done, Event, Failed, Restarted, Task, UnitTrainer
 
 # In the parent
 
@@ -95,15 +39,15 @@ def run_units(units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
                 workers.append(_start(task, waiting.popleft()))
             ready = wait([worker.link for worker in workers])
             for worker in [worker for worker in workers if worker.link in ready]:
-                event = _hear(worker)
+                event = _receive(worker)
                 if event is None:
                     workers.remove(worker)
-                    yield _mourn(worker, deaths, waiting)
+                    yield _on_exit(worker, deaths, waiting)
                     continue
                 if isinstance(event, Epoch):
                     deaths.pop(worker.unit, None)
                 yield event
-                if isinstance(event, Done | Failed) and not _hand(worker, waiting):
+                if isinstance(event, Done | Failed) and not _assign_next(worker, waiting):
                     workers.remove(worker)
     finally:
         for worker in workers:
@@ -111,7 +55,7 @@ def run_units(units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
             worker.process.join()
 
 
-def _hear(worker: _Worker) -> Event | None:
+def _receive(worker: _Worker) -> Event | None:
     """What the worker says; None where it is gone."""
     try:
         event: Event = worker.link.recv()
@@ -121,10 +65,10 @@ def _hear(worker: _Worker) -> Event | None:
         return None
 
 
-def _hand(worker: _Worker, waiting: deque[Unit]) -> bool:
-    """Give the worker the next unit; without one it goes home."""
+def _assign_next(worker: _Worker, waiting: deque[Unit]) -> bool:
+    """Give the worker the next unit; without one it ends."""
     unit = waiting.popleft() if waiting else None
-    with suppress(OSError):  # it may have been killed since; if so, it is heard no more
+    with suppress(OSError):  # it may have been killed since; if so, nothing more comes from it
         worker.link.send(unit)
     if unit is None:
         worker.process.join()
@@ -133,7 +77,8 @@ def _hand(worker: _Worker, waiting: deque[Unit]) -> bool:
     return True
 
 
-def _mourn(worker: _Worker, deaths: Counter[Unit], waiting: deque[Unit]) -> Event:
+def _on_exit(worker: _Worker, deaths: Counter[Unit], waiting: deque[Unit]) -> Event:
+    """The worker has ended before its unit: another takes the unit, unless it did so too often."""
     unit, code = worker.unit, worker.process.exitcode
     how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
     deaths[unit] += 1
@@ -143,7 +88,7 @@ def _mourn(worker: _Worker, deaths: Counter[Unit], waiting: deque[Unit]) -> Even
     return Failed(
         unit,
         f"its process ended {ATTEMPTS} times with {how}, perhaps for lack of memory. Run again "
-        "with fewer --jobs or a smaller --batch: what was computed is kept.",
+        "with fewer `jobs` or a smaller `batch`: what was computed is kept.",
     )
 
 
@@ -163,93 +108,7 @@ def _start(task: Task, unit: Unit) -> _Worker:
 def work(link: Connection, task: Task, unit: Unit | None) -> None:
     """Train the unit, then every other that comes, until None does."""
     end_with_parent()
-    import torch
-
-    from ..registry import STUDIES
-
-    torch.set_num_threads(task.config.threads)
-    study = STUDIES[task.config.study]
-    data = cache(lambda: study.open(task.config, task.prepared))  # late: what is wrong is told
+    trainer = UnitTrainer(task)
     while unit is not None:
-        failed = attempt(unit, task, partial(_carry_out, unit, task, study, data, link.send))
-        link.send(failed or Done(unit))
+        link.send(trainer(unit, GatheredSteps(link.send)))
         unit = link.recv()
-
-
-def _carry_out(
-    unit: Unit, task: Task, study: Study, data: Callable[[], Data], send: Callable[[Event], None]
-) -> None:
-    files = UnitFiles.of(task.run, unit.trial, unit.model)
-    files.lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
-        train(unit, study, task.config, data(), task.run, Say(send))
-    files.lock.unlink(missing_ok=True)
-
-
-def attempt(unit: Unit, task: Task, carry_out: Callable[[], None]) -> Failed | None:
-    """Carry it out; what went wrong, in words for the user."""
-    try:
-        _check_code(task)
-        carry_out()
-    except _CodeChangedError as error:
-        return Failed(unit, str(error), stop=True)
-    except (StudyError, ProjectionError) as error:
-        return Failed(unit, str(error))
-    except Timeout:
-        return Failed(unit, "another process still trains it. Run again when that has ended.")
-    except OSError as error:
-        where = error.filename or task.run
-        return Failed(unit, f"could not read or write {where}: {error.strerror}.", stop=True)
-    except Exception as error:
-        return Failed(unit, _too_little_memory(error) or traceback.format_exc())
-    return None
-
-
-class _CodeChangedError(StudyError):
-    """This process has other code than the one that started it."""
-
-
-def _check_code(task: Task) -> None:
-    """A process that is started late must not bring newer code into the run."""
-    if code_version() != task.code:
-        raise _CodeChangedError(
-            f"the code was changed while the run went on: it was {task.code}, now "
-            f"{code_version()}. Run again with the code as it was, or with --mix-versions."
-        )
-
-
-def _too_little_memory(error: Exception) -> str | None:
-    """What to do about it, where that is what the error says."""
-    import torch
-
-    lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
-        return None
-    return (
-        "it needs more memory than there is. Run again with a smaller --batch or --size, or fewer "
-        "--jobs: what was computed is kept."
-    )
-
-
-class Say:
-    """Sends events on; steps are gathered, as they can come by the hundred a second."""
-
-    def __init__(
-        self, send: Callable[[Step | Epoch | Notice], None], seconds: float = SAY_SECONDS
-    ) -> None:
-        self.send, self.seconds = send, seconds
-        self.steps: Step | None = None
-        self.last = time.monotonic()
-
-    def __call__(self, event: Step | Epoch | Notice) -> None:
-        now = time.monotonic()
-        if isinstance(event, Step):
-            if self.steps is not None:
-                event = event.after(self.steps)
-            if now - self.last < self.seconds:
-                self.steps = event
-                return
-        elif self.steps is not None:
-            self.send(self.steps)
-        self.send(event)
-        self.steps, self.last = None, now

@@ -20,21 +20,19 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ..config import RunConfig
 from ..errors import StudyError
 from ..results import UnitFiles
-from ..trial.unit import Epoch, Unit
-from .local import ATTEMPTS, GatheredSteps
+from ..trial.unit import Epoch, GatheredSteps, Unit
 from .processes import end_with_parent, settings_to_inherit
-from .protocol import Done, Event, Failed, Restarted, Task, UnitTrainer
-from .state import State, put_state, read_state
+from .protocol import ATTEMPTS, Done, Event, Failed, Restarted, Task, UnitTrainer
+from .state import State, read_state, write_state
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-Precision = Literal["32-true", "bf16-mixed"]
 MOST_DEVICES = 1024
 
 
@@ -45,12 +43,10 @@ class Devices:
     Args:
         devices: processes of this machine, each with a GPU of its own, or on a CPU.
         nodes: machines, on each of which the same command is started.
-        precision: Fabric's name of it.
     """
 
     devices: int = 1
     nodes: int = 1
-    precision: Precision = "32-true"
 
     @property
     def processes(self) -> int:
@@ -127,15 +123,13 @@ class ParallelExecutor:
                 team = team or _Team(self.devices, self.meeting, task)
                 unit = waiting.popleft()
                 team.begin(unit)
-                ended = False
                 for event in team.events(unit):
                     if isinstance(event, Epoch):
                         deaths.pop(unit, None)
                     if isinstance(event, Restarted):
                         event = _again(event, deaths, waiting)
-                    ended = isinstance(event, Failed | Restarted)
-                    if ended:  # the others may wait for what will not come
-                        team.end()
+                    if isinstance(event, Failed | Restarted):
+                        team.end()  # its processes may wait for what will not come
                         team = None
                     yield event
         finally:
@@ -144,7 +138,7 @@ class ParallelExecutor:
 
     def take_part(self, task: Task) -> None:
         """On every machine but the first: train what that has to be trained, until it is done."""
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             team = _Team(self.devices, self.meeting, task)
             try:
                 codes = team.ends()
@@ -277,17 +271,41 @@ def work(link: Connection, task: Task, place: _Place) -> None:
         run = task.run if first else Path(own)
         trainer = UnitTrainer(replace(task, run=run), Parallel(fabric))
         while True:
-            given = _told(fabric, link, task) if first else None
-            unit, state, settings = fabric.broadcast(given)
+            told: _Told = fabric.broadcast(_next(link, task) if first else None)
+            unit = told.unit
             if unit is None:
                 return
             if not first:
-                _check_same(settings, task)
-                put_state(UnitFiles.of(run, unit.trial, unit.model), state)
-            said = GatheredSteps(link.send)
-            ended = trainer(unit, said if first else lambda event: None)
+                told.check(task)
+                write_state(UnitFiles.of(run, unit.trial, unit.model), told.state)
+            ended = trainer(unit, GatheredSteps(link.send) if first else lambda event: None)
             if first or isinstance(ended, Failed):
                 link.send(ended)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the first process tells the others: the next unit, and what they must agree on."""
+
+    unit: Unit | None
+    state: State
+    code: str
+    identity: dict[str, str]
+
+    def check(self, task: Task) -> None:
+        """The machines may have other code or other images."""
+        if (self.code, self.identity) != (task.code, task.inputs.identity()):
+            raise SystemExit("tpl: this machine has other code or other images than the first.")
+
+
+def _next(link: Connection, task: Task) -> _Told:
+    unit: Unit | None = link.recv()
+    state = State()
+    if unit is not None:
+        state, notices = read_state(unit, UnitFiles.of(task.run, unit.trial, unit.model))
+        for notice in notices:
+            link.send(notice)
+    return _Told(unit, state, task.code, task.inputs.identity())
 
 
 def _fabric(task: Task, devices: Devices) -> Fabric:
@@ -297,12 +315,12 @@ def _fabric(task: Task, devices: Devices) -> Fabric:
 
     accelerator = task.config.device
     if devices.processes == 1:
-        return Fabric(accelerator=accelerator, devices=1, precision=devices.precision)
+        return Fabric(accelerator=accelerator, devices=1, precision=task.config.precision)
     made = Fabric(
         accelerator=accelerator,
         devices=devices.devices,
         num_nodes=devices.nodes,
-        precision=devices.precision,
+        precision=task.config.precision,
         plugins=[TorchElasticEnvironment()],
         strategy=DDPStrategy(
             process_group_backend="nccl" if accelerator == "cuda" else "gloo",

@@ -21,13 +21,12 @@ from ..data.cache import digest_of
 from ..data.sent import content_of
 from ..files import write_whole
 from ..results import UnitFiles
-from ..trial import checkpoint
-from ..trial.checkpoint import DamagedError
-from ..trial.train import Notice, Unit
-from .local import ATTEMPTS, STRAGGLER_SECONDS, Done, Event, Failed, Restarted, Task
+from ..trial.unit import Unit
 from .processes import memory_settings
+from .protocol import ATTEMPTS, STRAGGLER_SECONDS, Event, Failed, Restarted, Task
 from .ray_cluster import RayOptions, check_nodes, first_line, places
-from .ray_worker import Ended, Kept, Message, State, Trainer
+from .ray_worker import Ended, Kept, Message, Trainer
+from .state import read_state, write_state
 
 # Without any worker at work, this long for a new one to find a place and to start.
 PLACE_SECONDS = 30.0
@@ -54,7 +53,7 @@ class RayExecutor:
         self.options = options
         self.needed = options.resources(config)
         self.places = places(self.needed)
-        check_nodes(self.needed)
+        check_nodes(self.needed, config.study)
 
     def run_units(self, units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
         """Train these units with so many workers, and pass on what they say."""
@@ -154,7 +153,7 @@ class _Session:
             if (failed := _await_stragglers(unit, files)) is not None:
                 yield failed
                 continue
-            state, notices = _state(unit, files)
+            state, notices = read_state(unit, files)
             yield from notices
             worker.unit, worker.stage = unit, "train"
             worker.actor.begin.remote(unit, state)
@@ -166,11 +165,12 @@ class _Session:
         if isinstance(message, Ended):
             worker.unit = None
             _restore_lines(self.task.run, message)
-            yield message.failed or Done(message.unit)
+            yield message.how
             yield from self._hand(worker)
         elif isinstance(message, Kept):
-            _keep(self.task.run, message)
-            self.deaths.pop(message.epoch.unit, None)
+            unit = message.epoch.unit
+            write_state(UnitFiles.of(self.task.run, unit.trial, unit.model), message.state)
+            self.deaths.pop(unit, None)
             yield message.epoch
         else:
             yield message
@@ -194,7 +194,7 @@ class _Session:
             yield Failed(
                 unit,
                 f"its worker ended {ATTEMPTS} times ({how}), perhaps for lack of memory. Run again "
-                "with more --cpus-per-trial or a smaller --batch: what was computed is kept.",
+                "with more `cpus_per_trial` or a smaller `batch`: what was computed is kept.",
             )
 
 
@@ -202,7 +202,7 @@ class _Shared:
     """What all trials share: folders of the cache, and those of them that had to be sent."""
 
     def __init__(self, task: Task) -> None:
-        self.digests = {folder: digest_of(folder) for folder in task.prepared.folders.values()}
+        self.digests = {folder: digest_of(folder) for folder in task.inputs.folders.values()}
         self.references: dict[Path, dict[str, Any]] = {}
 
     def sent(self, folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
@@ -214,19 +214,6 @@ class _Shared:
                 content = content_of(folder)
                 self.references[folder] = {name: ray.put(file) for name, file in content.items()}
         return {folder: self.references[folder] for folder in folders}
-
-
-def _state(unit: Unit, files: UnitFiles) -> tuple[State, list[Event]]:
-    """What is kept of the unit, and what there is to say about it."""
-    there = files.read().rows
-    try:
-        kept = checkpoint.read(files.checkpoint)
-    except DamagedError as error:
-        files.checkpoint.unlink(missing_ok=True)
-        return State(), [Notice(unit, f"{error} and removed; trained anew from epoch 1.")]
-    if kept is None and there:
-        return State(), [Notice(unit, f"{files.checkpoint} is gone; trained anew from epoch 1.")]
-    return State(files.lines.read_bytes() if there else b"", kept), []
 
 
 def _await_stragglers(unit: Unit, files: UnitFiles) -> Failed | None:
@@ -242,28 +229,14 @@ def _await_stragglers(unit: Unit, files: UnitFiles) -> Failed | None:
 
 def _how(error: Exception) -> str:
     """Why a worker is gone, in few words."""
-    from ray import exceptions
-
-    if isinstance(error, exceptions.ActorDiedError | exceptions.ActorUnavailableError):
-        text = str(error)
-        for sign, meaning in (
-            ("node", "its node died"),
-            ("OOM", "its node was out of memory"),
-            ("out of memory", "its node was out of memory"),
-        ):
-            if sign in text and sign != "node":
-                return meaning
-        return "its node died" if "node died" in text or "Node died" in text else "its worker died"
+    text = str(error)
+    if "out of memory" in text or "OOM" in text:
+        return "too little memory on its node"
+    if "node died" in text.lower() or "node is dead" in text.lower():
+        return "the end of its node"
+    if "died" in text or "unavailable" in text:
+        return "the end of its worker"
     return first_line(error)
-
-
-def _keep(run: Path, kept: Kept) -> None:
-    """See Note [Rows and checkpoint]: the checkpoint first."""
-    unit = kept.epoch.unit
-    files = UnitFiles.of(run, unit.trial, unit.model)
-    assert kept.state.checkpoint is not None
-    write_whole(files.checkpoint, kept.state.checkpoint)
-    write_whole(files.lines, kept.state.lines)
 
 
 def _restore_lines(run: Path, ended: Ended) -> None:

@@ -47,19 +47,19 @@ class RayOptions:
 
     def resources(self, config: RunConfig) -> dict[str, float]:
         """What one trial of this run needs."""
-        for name, given in (("--cpus-per-trial", self.cpus), ("--gpus-per-trial", self.gpus)):
+        for name, given in (("`cpus_per_trial`", self.cpus), ("`gpus_per_trial`", self.gpus)):
             if given is not None and not 0 <= given < 10_000:
                 raise StudyError(f"Expected {name} of 0 or more, got {given}.")
         on_gpu = config.device.startswith("cuda")
         gpus = self.gpus if self.gpus is not None else float(on_gpu)
         if bool(gpus) != on_gpu:
             raise StudyError(
-                f"Expected --gpus-per-trial with --device cuda only, got {gpus:g} with --device "
+                f"Expected `gpus_per_trial` with `device` cuda only, got {gpus:g} with `device` "
                 f"{config.device}."
             )
         if on_gpu and config.device != "cuda":
             raise StudyError(
-                f"Expected --device cuda on Ray, which chooses the GPU, got {config.device}."
+                f"Expected `device` cuda on Ray, which chooses the GPU, got {config.device}."
             )
         if gpus > 1 and gpus % 1:
             raise StudyError(f"Expected a share of a GPU or whole GPUs per trial, got {gpus:g}.")
@@ -72,7 +72,7 @@ def connected(options: RayOptions) -> Iterator[None]:
     """Connected to the cluster; one that was started for this ends with it."""
     if find_spec("ray") is None:
         raise StudyError(
-            "--executor ray needs Ray, which is not installed: pip install 'tensorprojection[ray]'"
+            "`executor` ray needs Ray, which is not installed: pip install 'tensorprojection[ray]'"
         )
     import ray
 
@@ -109,14 +109,14 @@ def _check_answers(address: str) -> None:
             host, port = None, None
         if host is None or port is None or parts.scheme not in ("", "ray"):
             raise StudyError(
-                f"Expected --address auto, host:port or ray://host:port, got {address}."
+                f"Expected `address` auto, host:port or ray://host:port, got {address}."
             )
         try:
             socket.create_connection((host, port), timeout=ANSWER_SECONDS).close()
         except OSError as error:
             raise StudyError(
                 f"Nothing answers at {address} ({error.strerror or error}). Is the cluster up, and "
-                "is that its address? Without --address one is started here."
+                "is that its address? Without `address` one is started here."
             ) from error
     # In a process of its own, as what waits inside of Ray cannot be called back.
     what = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); ray.nodes()"
@@ -174,7 +174,7 @@ def places(needed: dict[str, float]) -> int:
     room = sum(node.fits(needed) for node in nodes)
     if room:
         return room
-    for name, flag in (("GPU", "--gpus-per-trial"), ("CPU", "--cpus-per-trial")):
+    for name, flag in (("GPU", "`gpus_per_trial`"), ("CPU", "`cpus_per_trial`")):
         most = max((node.resources.get(name, 0.0) for node in nodes), default=0.0)
         if most < needed[name]:
             raise StudyError(
@@ -184,17 +184,18 @@ def places(needed: dict[str, float]) -> int:
     raise StudyError("No node of the cluster has both the CPUs and the GPUs that one trial needs.")
 
 
-def check_nodes(needed: dict[str, float]) -> None:
+def check_nodes(needed: dict[str, float], study: str) -> None:
     """A ``StudyError`` where a node that could be given a trial has not the code that is here."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    here = code_version(study)
     nodes = [node for node in alive() if node.fits(needed)]
     ask = ray.remote(num_cpus=0)(_by_value(_installed))
     asked = {}
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node.id, soft=False)
-        asked[ask.options(scheduling_strategy=there).remote()] = node
+        asked[ask.options(scheduling_strategy=there).remote(study)] = node
     ready, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PROBE_SECONDS)
     for answer in ready:
         name = asked[answer].name
@@ -205,12 +206,12 @@ def check_nodes(needed: dict[str, float]) -> None:
         if found is None:
             raise StudyError(
                 f"Node {name} does not have tensorprojection, or not all that it needs: pip "
-                f"install 'tensorprojection[ray]' there, of version {code_version()}."
+                f"install 'tensorprojection[ray,studies]' there, of version {here}."
             )
-        if found != code_version():
+        if found != here:
             raise StudyError(
-                f"Node {name} has tensorprojection {found}, but here is {code_version()}. Install "
-                "the same there: results of two versions are not mixed."
+                f"Node {name} has tensorprojection {found}, but here is {here}. Install the same "
+                "there: results of two versions are not mixed."
             )
     if silent:
         raise StudyError(
@@ -219,17 +220,17 @@ def check_nodes(needed: dict[str, float]) -> None:
         )
 
 
-def _installed() -> str | None:
+def _installed(study: str) -> str | None:
     """The code of the node that this runs on; sent whole, also to nodes without the package."""
     try:
         from tensorprojection.studies.code_version import code_version
         from tensorprojection.studies.execute import ray_worker  # noqa: F401
     except ImportError:
         return None
-    return code_version()
+    return code_version(study)
 
 
-def _by_value(function: Callable[[], str | None]) -> Callable[[], str | None]:
+def _by_value(function: Callable[[str], str | None]) -> Callable[[str], str | None]:
     """The function as Ray sends those of a script: with its code, not as the name of a module."""
     function.__module__ = "__main__"
     return function

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,13 @@ from ..data.cache import DIGEST
 from ..data.sent import is_received, receive
 from ..data.sums import damage
 from ..results import UnitFiles
-from ..trial.train import Epoch, Notice, Step, Unit, train
-from .local import Failed, Say, Task, attempt
+from ..trial.unit import Epoch, GatheredSteps, Notice, Step, Unit
+from .protocol import Done, Failed, Task, UnitTrainer
+from .state import State, write_state
 
 # Steps come less often than from a process beside: a driver may hear a thousand workers.
 SAY_SECONDS = 1.0
 UNSENT = 16  # messages that may wait for the driver before the training does
-
-
-@dataclass(frozen=True)
-class State:
-    """What is kept of a unit, as its two files hold it."""
-
-    lines: bytes = b""
-    checkpoint: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class Ended:
 
     unit: Unit
     lines: bytes
-    failed: Failed | None
+    how: Done | Failed
 
 
 Message = Step | Notice | Kept | Ended
@@ -57,8 +50,10 @@ class Trainer:
     """A Ray actor. Training goes on in a thread of its own while the driver hears the last news."""
 
     def __init__(self, task: Task) -> None:
-        self._task = task
-        self._data: Any = None
+        # As if it were the run's own folder: a unit has one way to keep its epochs.
+        self._run = Path(tempfile.mkdtemp(prefix="tpl-"))
+        self._task = replace(task, run=self._run)
+        self._trainer: UnitTrainer | None = None
         self._messages: queue.Queue[Message] = queue.Queue(UNSENT)
 
     def lacks(self, folders: Mapping[Path, str], paths: bool) -> list[Path]:
@@ -97,37 +92,25 @@ class Trainer:
         return found
 
     def _train(self, unit: Unit, state: State) -> None:
-        # As if it were the run's own folder: the trainer has one way to keep its epochs.
-        run = Path(tempfile.mkdtemp(prefix="tpl-"))
-        try:
-            files = UnitFiles.of(run, unit.trial, unit.model)
-            files.lines.parent.mkdir(parents=True)
-            if state.checkpoint is not None:
-                files.checkpoint.write_bytes(state.checkpoint)
-                files.lines.write_bytes(state.lines)
-            failed = attempt(unit, self._task, lambda: self._carry_out(unit, run, files))
-            lines = files.lines.read_bytes() if files.lines.exists() else b""
-            self._messages.put(Ended(unit, lines, failed))
-        finally:
-            shutil.rmtree(run, ignore_errors=True)
-
-    def _carry_out(self, unit: Unit, run: Path, files: UnitFiles) -> None:
-        import torch
-
-        from ..registry import STUDIES
-
-        config, study = self._task.config, STUDIES[self._task.config.study]
-        torch.set_num_threads(config.threads)  # of this thread: each has its own number
-        self._data = self._data or study.open(config, self._task.prepared)
+        files = UnitFiles.of(self._run, unit.trial, unit.model)
 
         def send(event: Step | Epoch | Notice) -> None:
             if isinstance(event, Epoch):
-                state = State(files.lines.read_bytes(), files.checkpoint.read_bytes())
-                self._messages.put(Kept(event, state))
+                kept = State(files.lines.read_bytes(), files.checkpoint.read_bytes())
+                self._messages.put(Kept(event, kept))
             else:
                 self._messages.put(event)
 
-        train(unit, study, config, self._data, run, Say(send, SAY_SECONDS))
+        try:
+            write_state(files, state)
+            # In this thread: torch's number of threads is a thread's own.
+            self._trainer = self._trainer or UnitTrainer(self._task)
+            how = self._trainer(unit, GatheredSteps(send, SAY_SECONDS))
+            lines = files.lines.read_bytes() if files.lines.exists() else b""
+        except Exception as error:  # whatever it is, the driver must not wait for ever
+            how, lines = Failed(unit, f"{type(error).__name__}: {error}"), b""
+        self._messages.put(Ended(unit, lines, how))
+        shutil.rmtree(files.lines.parent, ignore_errors=True)
 
 
 def _holds(folder: Path, digest: str) -> bool:

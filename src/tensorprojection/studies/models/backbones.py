@@ -112,8 +112,8 @@ def _monai_name(name: str) -> str:
 def _find_densenet121() -> Path:
     return weight_file.fetch(
         DENSENET121_URL,
-        f"Fetch {DENSENET121_URL} elsewhere and pass it as --weights FILE, or choose the backbone "
-        "that needs no download: --backbone efficientnet-lite0.",
+        f"Fetch {DENSENET121_URL} elsewhere and pass it as `weights FILE`, or choose the backbone "
+        "that needs no download: `backbone efficientnet-lite0`.",
     )
 
 

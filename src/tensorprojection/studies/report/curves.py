@@ -5,50 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from polars.exceptions import PanicException, PolarsError
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..config import StudyName, read_toml
+from ..config import PHANTOMS, RunConfig
 from ..errors import StudyError
 from ..record import read_record
-from ..registry import STUDIES
+from ..registry import config_of, find_study, read_config
 from ..results import RESULTS, UnitFiles, gather
-from ..trial.metrics import HIGHER_IS_BETTER, Classification, Segmentation
+from ..study import Study
 
 Floats = NDArray[np.float64]
 
-METRICS: dict[str, tuple[str, ...]] = {
-    "oct": ("train_loss", *Classification.NAMES),
-    "chest": ("train_loss", *Classification.NAMES),
-    "kvasir": ("train_loss", *Segmentation.NAMES),
-}
-METRIC_TITLES = {
-    "train_loss": "training loss",
-    "loss": "validation loss",
-    "accuracy": "validation accuracy",
-    "f1": "validation F1 score, weighted",
-    "dice": "validation Dice score",
-    "iou": "validation IoU",
-}
 BASE = "base"
-
-
-class Settings(BaseModel):
-    """Those of a run's settings that its report depends on."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    study: StudyName
-    models: tuple[str, ...]
-    trials: int
-    size: int | None = None
-    channels: int | None = None
-    data: str | None = None
-    split: str = "image"
 
 
 @dataclass(frozen=True)
@@ -56,7 +29,7 @@ class Curves:
     """A run's results.
 
     Attributes:
-        settings: of the run.
+        config: the run's settings.
         models: those with results, in the order of the settings.
         trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
         epochs: the numbers of those with results; the columns of all arrays.
@@ -66,7 +39,7 @@ class Curves:
         damage: what is wrong with files of the run, if anything is.
     """
 
-    settings: Settings
+    config: RunConfig
     models: tuple[str, ...]
     trials: NDArray[np.int64]
     epochs: NDArray[np.int64]
@@ -77,19 +50,27 @@ class Curves:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return METRICS[self.settings.study]
+        """The names of what was measured."""
+        return _metrics(self.study)
+
+    @property
+    def study(self) -> Study[Any]:
+        return find_study(self.config.study)
+
+    def metric_title(self, metric: str) -> str:
+        """The metric as a reader knows it."""
+        titles = {known.name: known.title for known in self.study.measured}
+        return titles.get(metric, "training loss")
+
+    def higher_is_better(self, metric: str) -> bool:
+        return any(m.name == metric and m.higher_is_better for m in self.study.measured)
 
     @property
     def title(self) -> str:
         """The study, with what sets this run of it apart."""
-        run = self.settings
-        parts = [STUDIES[run.study].title]
-        if run.size is not None:
-            parts.append(f"{run.size} × {run.size}")
-        if run.channels is not None:
-            parts.append(f"{run.channels} channels")
-        if run.data == "phantoms":
-            parts.append("phantoms")
+        parts = [self.study.title, *self.study.describe(self.config)]
+        if self.config.data == PHANTOMS:
+            parts.append(PHANTOMS)
         return ", ".join(parts)
 
     def until(self, epoch: int) -> Curves:
@@ -107,7 +88,7 @@ class Curves:
 
     def model_title(self, model: str) -> str:
         """The model as a reader knows it; a name without a title is its own."""
-        return STUDIES[self.settings.study].models.get(model, model)
+        return self.study.models.get(model, model)
 
     def count(self, model: str) -> int:
         """In how many trials the model has results."""
@@ -119,10 +100,6 @@ class Curves:
             int((self.measured[model] & np.isnan(self.values[metric, model])).sum())
             for model in self.models
         )
-
-
-def higher_is_better(metric: str) -> bool:
-    return HIGHER_IS_BETTER["loss" if metric == "train_loss" else metric]
 
 
 def quartiles(values: Floats) -> Floats:
@@ -150,10 +127,11 @@ def read(folder: Path) -> Curves:
         raise StudyError(f"Expected the folder of a run, got {folder}: there is no such folder.")
     if not any((folder / name).exists() for name in ("trials", RESULTS, "config.toml")):
         raise StudyError(f"Expected {RESULTS} in the folder of a run: there is none in {folder}.")
-    settings = _settings(folder)
-    frame, damage = _rows(folder, settings)
+    config = _config(folder)
+    study = find_study(config.study)
+    frame, damage = _rows(folder, config, study)
     found = frame["model"].unique(maintain_order=True).to_list()
-    models = [model for model in settings.models if model in found]
+    models = [model for model in config.models if model in found]
     models += [model for model in found if model not in models]
     trials, rows = np.unique(frame["trial"].to_numpy(), return_inverse=True)
     epochs, columns = np.unique(frame["epoch"].to_numpy(), return_inverse=True)
@@ -164,48 +142,49 @@ def read(folder: Path) -> Curves:
         where = rows[own], columns[own]
         measured[model] = np.zeros((len(trials), len(epochs)), bool)
         measured[model][where] = True
-        for metric in METRICS[settings.study]:
+        for metric in _metrics(study):
             column = frame[metric].to_numpy()[own]
             array = np.full((len(trials), len(epochs)), np.nan)
             array[where] = np.where(np.isfinite(column), column, np.nan)
             values[metric, model] = array
     codes = _codes(frame, models)
-    return Curves(settings, tuple(models), trials, epochs, measured, values, codes, damage)
+    return Curves(config, tuple(models), trials, epochs, measured, values, codes, damage)
 
 
-def _settings(folder: Path) -> Settings:
-    """As ``config.toml`` has them or, where that is damaged or gone, the record."""
-    path = folder / "config.toml"
+def _metrics(study: Study[Any]) -> tuple[str, ...]:
+    return ("train_loss", *(metric.name for metric in study.measured))
+
+
+def _config(folder: Path) -> RunConfig:
+    """As ``config.toml`` has it or, where that is damaged or gone, the record."""
     try:
-        return Settings.model_validate(read_toml(path))
-    except (StudyError, ValidationError) as error:
+        return read_config(folder / "config.toml")
+    except StudyError:
         if (recorded := read_record(folder).settings) is not None:
-            return Settings.model_validate(recorded)
-        if isinstance(error, StudyError):
-            raise
-        problem = error.errors()[0]
-        name, rule = problem["loc"][0], problem["msg"]
-        raise StudyError(f"Expected the settings of a run in {path}: {name}: {rule}.") from None
+            return config_of(recorded, folder / "record.json")
+        raise
 
 
-def _rows(folder: Path, settings: Settings) -> tuple[pl.DataFrame, tuple[str, ...]]:
+def _rows(
+    folder: Path, config: RunConfig, study: Study[Any]
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """All epochs so far, also of networks that are being trained, and what damage was found.
 
     They come from the networks' own files. The table of them all is gathered when a network has
     finished; it serves where it was copied without those.
     """
-    units = [(trial, model) for trial in range(settings.trials) for model in settings.models]
+    units = [(trial, model) for trial in range(config.trials) for model in config.models]
     found = [UnitFiles.of(folder, *unit).read().damage for unit in units]
     damage = tuple(text for text in found if text is not None)
-    gathered = gather(folder, settings.study, units)
+    gathered = gather(folder, study.name, units)
     if gathered is not None:
-        return _checked(gathered, folder / "trials", settings), damage
+        return _checked(gathered, folder / "trials", study), damage
     path = folder / RESULTS
     if not path.is_file():
         raise StudyError(
             f"No network in {folder} has finished its first epoch yet: there is nothing to report."
         )
-    return _checked(_parquet(path), path, settings), damage
+    return _checked(_parquet(path), path, study), damage
 
 
 def _codes(frame: pl.DataFrame, models: list[str]) -> dict[str, dict[str, int]]:
@@ -229,9 +208,9 @@ def _parquet(path: Path) -> pl.DataFrame:
         raise StudyError(f"Expected a whole Parquet file, got {path}: {first}.") from None
 
 
-def _checked(frame: pl.DataFrame, path: Path, settings: Settings) -> pl.DataFrame:
+def _checked(frame: pl.DataFrame, path: Path, study: Study[Any]) -> pl.DataFrame:
     """The table from there, of just the columns that count, checked."""
-    metrics = METRICS[settings.study]
+    metrics = _metrics(study)
     columns = ("study", "model", "trial", "epoch", *metrics)
     missing = [name for name in columns if name not in frame.columns]
     if missing:
@@ -249,9 +228,9 @@ def _checked(frame: pl.DataFrame, path: Path, settings: Settings) -> pl.DataFram
         if not (frame[name].dtype.is_numeric() or frame[name].dtype == pl.Null):
             raise StudyError(f"Expected numbers in the column {name} of {path}.")
     others = frame["study"].unique().sort().to_list()
-    if others != [settings.study]:
+    if others != [study.name]:
         raise StudyError(
-            f"Expected results of the {settings.study} study alone in {path}, as its config.toml "
+            f"Expected results of the {study.name} study alone in {path}, as its config.toml "
             f"says, got {', '.join(others)}."
         )
     twice = frame.filter(frame.select("model", "trial", "epoch").is_duplicated())

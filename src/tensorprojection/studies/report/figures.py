@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .curves import METRIC_TITLES, Curves, quartiles
+from .curves import Curves, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,11 +76,11 @@ def figure(curves: Curves, metrics: Sequence[str]) -> Figure:
         _plot(panel, curves, metric)
         panel.set_xlabel("epoch", fontsize=text)
         if alone:
-            panel.set_ylabel(METRIC_TITLES[metric], fontsize=text)
+            panel.set_ylabel(curves.metric_title(metric), fontsize=text)
         else:
-            panel.set_title(METRIC_TITLES[metric], fontsize=text)
+            panel.set_title(curves.metric_title(metric), fontsize=text)
         panel.tick_params(labelsize=text - 1)
-    of = f": {METRIC_TITLES[metrics[0]]}" if alone else ""
+    of = f": {curves.metric_title(metrics[0])}" if alone else ""
     result.suptitle(f"{curves.title}{of}\n{caption(curves, metrics)}", fontsize=text)
     result.legend(
         *axes[0].get_legend_handles_labels(),
@@ -96,7 +96,7 @@ def figure(curves: Curves, metrics: Sequence[str]) -> Figure:
 def caption(curves: Curves, metrics: Iterable[str]) -> str:
     """What is drawn, and of how many trials; on a second line, what is not drawn."""
     counts = [n for model in curves.models for n in curves.measured[model].sum(axis=0) if n]
-    low, high, planned = min(counts), max(counts), curves.settings.trials
+    low, high, planned = min(counts), max(counts), curves.config.trials
     number = str(low) if low == high else f"{low} to {high}"
     lines = [
         "one trial, so no band" if high == 1 else f"median and 25–75 % band of {number} trials"

@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from .curves import BASE, METRIC_TITLES, Curves, Floats, higher_is_better, quartiles
+from .curves import BASE, Curves, Floats, quartiles
 from .intervals import bootstrap, corrected
 
 # The range of n values holds the median they were drawn around in 1 − 2^(1−n) of all cases: of
@@ -34,7 +34,7 @@ ABOUT_ONE_SPLIT = (
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """A model by one metric. Medians come with their 25 % and 75 % quantiles.
 
     The difference is model minus base, paired by trial: its median and a 95 % interval of that;
@@ -66,7 +66,7 @@ class Row:
 # The numbers
 
 
-def rows(curves: Curves) -> list[Row]:
+def rows(curves: Curves) -> list[ComparisonRow]:
     """A row for each metric and model.
 
     The last epoch is the last that every model has reached. All numbers are of the trials that
@@ -84,22 +84,22 @@ def last_column(curves: Curves) -> int:
     return int(min(reached))
 
 
-def _row(curves: Curves, metric: str, model: str, last: int) -> Row:
+def _row(curves: Curves, metric: str, model: str, last: int) -> ComparisonRow:
     there = curves.measured[model][:, last]
     values = np.where(there[:, None], curves.values[metric, model], np.nan)[:, : last + 1]
     by_epoch = quartiles(values)
-    best = _best(by_epoch[1], higher_is_better(metric))
+    best = _best(by_epoch[1], curves.higher_is_better(metric))
     differences = np.empty(0)
     if model != BASE and BASE in curves.models:
         differences = values[:, last] - curves.values[metric, BASE][:, last]
         differences = differences[~np.isnan(differences)]
-    ahead = differences > 0 if higher_is_better(metric) else differences < 0
+    ahead = differences > 0 if curves.higher_is_better(metric) else differences < 0
     low, high = bootstrap(differences)
-    resplit = curves.settings.split != "as-shipped"
+    resplit = curves.config.split != "as-shipped"
     corrected_low, corrected_high = corrected(differences) if resplit else (math.nan, math.nan)
     low_last, median_last, high_last = map(float, by_epoch[:, last])
     low_best, median_best, high_best = map(float, by_epoch[:, best or 0])
-    return Row(
+    return ComparisonRow(
         metric=metric,
         model=model,
         title=curves.model_title(model),
@@ -134,7 +134,7 @@ def _best(medians: Floats, higher: bool) -> int | None:
 
 
 def render(curves: Curves) -> Group:
-    """A table a metric and notes, for a rich console of 80 columns."""
+    """A table for each metric and notes, for a rich console of 80 columns."""
     made = rows(curves)
     parts: list[Table | Text] = []
     for metric in curves.metrics:
@@ -145,7 +145,7 @@ def render(curves: Curves) -> Group:
             table.add_column(Text(name), justify="right" if k else "left", no_wrap=k in (1, 2))
         for row in own:
             table.add_row(*(_stacked(cell) for cell in _cells(curves, row)))
-        parts += [Text(f"{curves.title}: {METRIC_TITLES[metric]}", "italic"), table, Text()]
+        parts += [Text(f"{curves.title}: {curves.metric_title(metric)}", "italic"), table, Text()]
     return Group(*parts, *(Text(note) for note in notes(curves, made)))
 
 
@@ -162,7 +162,7 @@ def as_markdown(curves: Curves) -> str:
     lines = [f"# {curves.title}", ""]
     for metric in curves.metrics:
         own = [row for row in made if row.metric == metric]
-        title = METRIC_TITLES[metric]
+        title = curves.metric_title(metric)
         lines += [f"## {title[0].upper()}{title[1:]}", ""]
         header = _header(curves, own)
         lines += [_line(header), _line(["---"] + ["---:"] * (len(header) - 1))]
@@ -173,7 +173,7 @@ def as_markdown(curves: Curves) -> str:
 
 
 def as_csv(curves: Curves) -> str:
-    """A line a metric and model, with all digits; empty where there is no number."""
+    """A line for each metric and model, with all digits; empty where there is no number."""
     frame = pl.DataFrame([asdict(row) for row in rows(curves)])
     return frame.with_columns(pl.col(pl.Float64).fill_nan(None)).write_csv()
 
@@ -187,7 +187,7 @@ def write(curves: Curves, folder: Path) -> list[Path]:
     return files
 
 
-def notes(curves: Curves, made: Sequence[Row]) -> list[str]:
+def notes(curves: Curves, made: Sequence[ComparisonRow]) -> list[str]:
     """How to read the table, and what it leaves out."""
     result = [
         f"Medians and 25–75 % ranges over {_trials(curves, made)}. Best: the epoch, in "
@@ -199,7 +199,7 @@ def notes(curves: Curves, made: Sequence[Row]) -> list[str]:
             "trial by trial, with a 95 % bootstrap interval; and the trials in which the model is "
             "better."
         )
-        result.append(ABOUT_RESPLITS if curves.settings.split != "as-shipped" else ABOUT_ONE_SPLIT)
+        result.append(ABOUT_RESPLITS if curves.config.split != "as-shipped" else ABOUT_ONE_SPLIT)
         if any(0 < row.pairs < FEWEST_FOR_95 for row in made):
             result.append(
                 f"Of fewer than {FEWEST_FOR_95} trials, the interval holds less than 95 %."
@@ -207,8 +207,10 @@ def notes(curves: Curves, made: Sequence[Row]) -> list[str]:
     for metric in curves.metrics:
         if count := curves.not_finite(metric):
             verb = "value is" if count == 1 else "values are"
-            result.append(f"{count} {verb} not finite and left out of the {METRIC_TITLES[metric]}.")
-    if absent := [model for model in curves.settings.models if model not in curves.models]:
+            result.append(
+                f"{count} {verb} not finite and left out of the {curves.metric_title(metric)}."
+            )
+    if absent := [model for model in curves.config.models if model not in curves.models]:
         result.append(f"Without results so far: {', '.join(map(curves.model_title, absent))}.")
     if len(curves.codes) > 1:
         each = "; ".join(f"{code}: {_networks(curves, by)}" for code, by in curves.codes.items())
@@ -232,10 +234,10 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _trials(curves: Curves, made: Sequence[Row]) -> str:
+def _trials(curves: Curves, made: Sequence[ComparisonRow]) -> str:
     """Which trials the numbers are of, and how many."""
     counts = {row.title: row.trials for row in made}
-    planned = curves.settings.trials
+    planned = curves.config.trials
     if set(counts.values()) == {planned}:
         return _count(planned, "trial")
     each = "; ".join(f"{title}: {count}" for title, count in counts.items())
@@ -246,14 +248,14 @@ def _compares(curves: Curves) -> bool:
     return BASE in curves.models and len(curves.models) > 1
 
 
-def _header(curves: Curves, own: Sequence[Row]) -> list[str]:
+def _header(curves: Curves, own: Sequence[ComparisonRow]) -> list[str]:
     names = ["model", f"last epoch ({own[0].last_epoch})", "best epoch"]
     if _compares(curves):
         names += [f"minus {curves.model_title(BASE)}", "better"]
     return names
 
 
-def _cells(curves: Curves, row: Row) -> list[str]:
+def _cells(curves: Curves, row: ComparisonRow) -> list[str]:
     best = _number(row.best_median)
     if row.best_epoch is not None:
         best += f" ({row.best_epoch})"

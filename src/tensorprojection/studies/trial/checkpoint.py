@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..files import write_whole
-from ..results import Row
+from ..results import EpochRow
 
 # After the file that torch writes, which torch.load reads as if it were not there.
 MARK = b"\nsha256 "
@@ -30,11 +30,11 @@ class Checkpoint:
     network: dict[str, Any]
     optimizer: dict[str, Any]
     rng: dict[str, Any]
-    rows: list[Row]
+    rows: list[EpochRow]
 
 
 def take(
-    network: nn.Module, optimizer: torch.optim.Optimizer, rows: list[Row], device: str
+    network: nn.Module, optimizer: torch.optim.Optimizer, rows: list[EpochRow], device: str
 ) -> Checkpoint:
     """The state as it is now."""
     rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
@@ -45,7 +45,7 @@ def take(
 
 def restore(
     checkpoint: Checkpoint, network: nn.Module, optimizer: torch.optim.Optimizer, device: str
-) -> list[Row]:
+) -> list[EpochRow]:
     """Puts network, optimizer and random numbers back; returns the rows so far."""
     network.load_state_dict(checkpoint.network)
     optimizer.load_state_dict(checkpoint.optimizer)

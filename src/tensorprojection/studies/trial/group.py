@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from ..study import Rows
+from ..inputs import Rows
 
 
 class Group:

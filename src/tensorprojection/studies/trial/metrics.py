@@ -6,15 +6,33 @@ batches is counts and sums in float64, so the result does not depend on how the 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .losses import dice_loss_of_sums, dice_sums
 
-# Of every metric below: whether more is better.
-HIGHER_IS_BETTER = {"loss": False, "accuracy": True, "f1": True, "dice": True, "iou": True}
+
+@dataclass(frozen=True)
+class Metric:
+    """What is measured: its name in a run's rows, its title, and whether more is better."""
+
+    name: str
+    title: str
+    higher_is_better: bool
+
+
+CLASSIFICATION = (
+    Metric("loss", "validation loss", False),
+    Metric("accuracy", "validation accuracy", True),
+    Metric("f1", "validation F1 score, weighted", True),
+)
+SEGMENTATION = (
+    Metric("loss", "validation loss", False),
+    Metric("dice", "validation Dice score", True),
+    Metric("iou", "validation IoU", True),
+)
 
 
 class Classification:
@@ -30,10 +48,8 @@ class Classification:
     {'loss': 1.24, 'accuracy': 0.5, 'f1': 0.5}
     """
 
-    NAMES: ClassVar = ("loss", "accuracy", "f1")
-
     def __init__(self, classes: int) -> None:
-        # Imported late: it takes a second, and the names above are all that some want.
+        # Imported late: it takes a second, and who reads results needs the names above alone.
         from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
         self._classes = classes
@@ -86,8 +102,6 @@ class Segmentation:
     >>> {name: round(value, 3) for name, value in metrics.compute().items()}
     {'loss': 0.25, 'dice': 0.667, 'iou': 0.5}
     """
-
-    NAMES: ClassVar = ("loss", "dice", "iou")
 
     def __init__(self, smooth: float = 1.0) -> None:
         self._smooth = smooth

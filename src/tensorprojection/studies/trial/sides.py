@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config import RunConfig
 from ..data.images import ImageSet
 from ..data.splits import split, subset
-from ..study import Rows
+from ..inputs import Rows
 from .seeds import share_seed, split_seed
 
 

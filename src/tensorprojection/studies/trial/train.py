@@ -1,13 +1,19 @@
-"""One network of one trial: train, validate, keep what is needed to go on."""
+"""One network of one trial: set up, trained epoch by epoch, validated, kept.
+
+Each step is a function of its own, for whoever trains in another way: :func:`set_up` gives a
+:class:`Training`, :func:`train_epoch` and :func:`validate` carry it on, and :func:`train` is all of
+it, with the checkpoints of a run.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,72 +24,99 @@ from tensorprojection import DivergedError
 from ..code_version import code_version
 from ..config import RunConfig
 from ..errors import StudyError
-from ..results import Row, UnitFiles
-from ..study import Data, Rows, Study
+from ..inputs import Data, Rows
+from ..results import EpochRow, UnitFiles
+from ..study import Study
 from . import checkpoint
 from .checkpoint import Checkpoint, DamagedError
 from .seeds import batch_order, start_seed
+from .unit import Epoch, Notice, Say, Step, Unit
 
 # Training images that a network may look at to start from them.
 FIRST = 256
 
 
-@dataclass(frozen=True, order=True)
-class Unit:
-    """What is trained by one process at a time: a model in a trial."""
-
-    trial: int
-    model: str
-
-    def __str__(self) -> str:
-        return f"trial {self.trial + 1} {self.model}"
-
-
 @dataclass(frozen=True)
-class Step:
-    """So many more training images are done, and that share of all epochs of the unit."""
+class Training:
+    """A unit that is being trained: its network and optimizer, and the rows of both sides."""
 
     unit: Unit
-    epoch: int
-    images: int
-    share: float
-
-    def after(self, other: Step) -> Step:
-        """Both steps as one."""
-        both = self.images + other.images, self.share + other.share
-        return Step(self.unit, self.epoch, *both)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """An epoch is done and kept."""
-
-    unit: Unit
-    row: Row
+    study: Study[Any]
+    config: RunConfig
+    data: Data
+    training: Rows
+    validation: Rows
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
 
 
-@dataclass(frozen=True)
-class Notice:
-    """Something that whoever started the run should know of the unit."""
+class Way(Protocol):
+    """How an epoch is trained and validated: :class:`OneDevice`, or as in parallel.py."""
 
-    unit: Unit
-    text: str
+    def begin(self, state: Training) -> None:
+        """The network is as it starts; what is kept of it is restored after this."""
+
+    def train_epoch(self, state: Training, epoch: int, say: Say) -> float: ...
+
+    def validate(self, state: Training) -> dict[str, float]: ...
 
 
-Report = Callable[[Step | Epoch | Notice], None]
+class OneDevice:
+    """In one process, on one device."""
+
+    def begin(self, state: Training) -> None:
+        pass
+
+    def train_epoch(self, state: Training, epoch: int, say: Say) -> float:
+        return train_epoch(state, epoch, say)
+
+    def validate(self, state: Training) -> dict[str, float]:
+        return validate(state)
 
 
-def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, say: Report) -> None:
+def train(
+    unit: Unit,
+    study: Study[Any],
+    config: RunConfig,
+    data: Data,
+    run: Path,
+    say: Say,
+    way: Way | None = None,
+) -> None:
     """Train the unit to its last epoch, from its checkpoint where it has one.
 
     Every epoch ends with a checkpoint; a process that is killed loses the epoch that it was in. No
     epoch depends on how many are to come, so that more can be asked for later.
     """
+    way = way or OneDevice()
     files = UnitFiles.of(run, unit.trial, unit.model)
     there = files.read()
     if len(there.rows) >= config.epochs:  # by a process that was killed before it could say so
         return
     kept = _kept(unit, files, len(there.rows), say)
+    state = set_up(unit, study, config, data)
+    way.begin(state)
+    rows: list[EpochRow] = []
+    if kept is not None:
+        rows = _restored(kept, state, files)
+        if rows != there.rows:  # see Note [Rows and checkpoint]
+            files.write(rows)
+    for epoch in range(len(rows) + 1, config.epochs + 1):
+        started = time.perf_counter()
+        with _naming(unit):
+            loss = way.train_epoch(state, epoch, say)
+            seconds = time.perf_counter() - started
+            row: EpochRow = {"epoch": epoch, "train_loss": loss, **way.validate(state)}
+        _check_finite(unit, row)
+        rows.append(row | {"seconds": seconds, "code": code_version(config.study)})
+        taken = checkpoint.take(state.network, state.optimizer, rows, config.device)
+        checkpoint.save(taken, files.checkpoint)
+        files.write(rows)
+        say(Epoch(unit, rows[-1]))
+
+
+def set_up(unit: Unit, study: Study[Any], config: RunConfig, data: Data) -> Training:
+    """The unit before its first epoch; it depends on the run's seed, the trial and the model."""
     training, validation = data.sides(unit.trial)
     torch.manual_seed(start_seed(config.seed, unit.trial))
     drawn = batch_order(config.seed, unit.trial, 0, len(training))  # rows may be sorted by class
@@ -92,37 +125,49 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
     if study.channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
-    rows: list[Row] = []
-    if kept is not None:
-        rows = _restored(kept, network, optimizer, config.device, files)
-        if rows != there.rows:  # see Note [Rows and checkpoint]
-            files.write(rows)
-    for epoch in range(len(rows) + 1, config.epochs + 1):
-        started = time.perf_counter()
-        order = training[batch_order(config.seed, unit.trial, epoch, len(training))]
-        loss = 0.0
-        network.train()
-        with _naming(unit):
-            for x, y in batches(data, order, config):
-                optimizer.zero_grad()
-                value = study.loss(network(x), y)
-                penalty = study.penalty(network)
-                (value if penalty is None else value + penalty).backward()
-                optimizer.step()
-                loss += value.item() * len(x)
-                say(Step(unit, epoch, len(x), len(x) / len(training) / config.epochs))
-            seconds = time.perf_counter() - started
-            row: Row = {"epoch": epoch, "train_loss": loss / len(training)}
-            row |= validate(network, study, config, data, validation)
-        _check_finite(unit, row)
-        rows.append(row | {"seconds": seconds, "code": code_version()})
-        state = checkpoint.take(network, optimizer, rows, config.device)
-        checkpoint.save(state, files.checkpoint)
-        files.write(rows)
-        say(Epoch(unit, rows[-1]))
+    return Training(unit, study, config, data, training, validation, network, optimizer)
 
 
-def _kept(unit: Unit, files: UnitFiles, epochs: int, say: Report) -> Checkpoint | None:
+def train_epoch(state: Training, epoch: int, say: Say = lambda event: None) -> float:
+    """One pass over the training side, in that epoch's order; the mean loss of its images."""
+    config, count = state.config, len(state.training)
+    order = state.training[batch_order(config.seed, state.unit.trial, epoch, count)]
+    loss = 0.0
+    state.network.train()
+    for x, y in batches(state.data, order, config):
+        loss += train_step(state, x, y) * len(x)
+        say(Step(state.unit, epoch, len(x), len(x) / count / config.epochs))
+    return loss / count
+
+
+def train_step(state: Training, x: Tensor, y: Tensor) -> float:
+    """One batch: the loss, its gradients, and a step of the optimizer; the loss without penalty."""
+    state.optimizer.zero_grad()
+    value = state.study.loss(state.network(x), y)
+    penalty = state.study.penalty(state.network)
+    (value if penalty is None else value + penalty).backward()
+    state.optimizer.step()
+    return value.item()
+
+
+def validate(state: Training) -> dict[str, float]:
+    """The study's metrics on the validation side."""
+    state.network.eval()
+    metrics = state.study.metrics()
+    with torch.inference_mode():
+        for x, y in batches(state.data, state.validation, state.config):
+            metrics.update(state.network(x), y)
+    return metrics.compute()
+
+
+def batches(data: Data, rows: Rows, config: RunConfig) -> Iterator[tuple[Tensor, Tensor]]:
+    """The samples of these rows, batch by batch, on the device; the last batch may be smaller."""
+    for chosen in np.split(rows, range(config.batch, len(rows), config.batch)):
+        x, y = data.batch(chosen)
+        yield x.to(config.device), y.to(config.device)
+
+
+def _kept(unit: Unit, files: UnitFiles, epochs: int, say: Say) -> Checkpoint | None:
     """The unit's checkpoint; where it is lost, the unit is trained anew, and that is said."""
     try:
         kept = checkpoint.load(files.checkpoint)
@@ -135,40 +180,15 @@ def _kept(unit: Unit, files: UnitFiles, epochs: int, say: Report) -> Checkpoint 
     return kept
 
 
-def _restored(
-    kept: Checkpoint,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    device: str,
-    files: UnitFiles,
-) -> list[Row]:
+def _restored(kept: Checkpoint, state: Training, files: UnitFiles) -> list[EpochRow]:
     try:
-        return checkpoint.restore(kept, network, optimizer, device)
+        return checkpoint.restore(kept, state.network, state.optimizer, state.config.device)
     except (RuntimeError, ValueError, KeyError) as error:  # of another version of the network
         first = str(error).splitlines()[0]
         raise StudyError(
             f"{files.checkpoint} is not of this network ({first}). Remove it, and the same command "
             "trains the network anew."
         ) from error
-
-
-def validate(
-    network: nn.Module, study: Study, config: RunConfig, data: Data, rows: Rows
-) -> dict[str, float]:
-    """The study's metrics on these rows."""
-    network.eval()
-    metrics = study.metrics()
-    with torch.inference_mode():
-        for x, y in batches(data, rows, config):
-            metrics.update(network(x), y)
-    return metrics.compute()
-
-
-def batches(data: Data, rows: Rows, config: RunConfig) -> Iterator[tuple[Tensor, Tensor]]:
-    """The samples of these rows, batch by batch, on the device; the last batch may be smaller."""
-    for chosen in np.split(rows, range(config.batch, len(rows), config.batch)):
-        x, y = data.batch(chosen)
-        yield x.to(config.device), y.to(config.device)
 
 
 @contextmanager
@@ -180,7 +200,7 @@ def _naming(unit: Unit) -> Iterator[None]:
         raise StudyError(f"{unit}: {error} A smaller learning_rate may help.") from error
 
 
-def _check_finite(unit: Unit, row: Row) -> None:
+def _check_finite(unit: Unit, row: EpochRow) -> None:
     wrong = [name for name, value in row.items() if not math.isfinite(value)]
     if wrong:
         raise StudyError(

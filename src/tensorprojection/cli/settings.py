@@ -1,0 +1,108 @@
+"""Flags of the command line from a study's settings, so that each is declared once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Group, Parameter
+
+from ..studies.config import RunConfig, absolute, own_settings
+from ..studies.registry import STUDIES, find_study
+from ..studies.study import Study
+
+WHAT = Group("What is run", sort_key=0)
+HOW = Group("How it is run", sort_key=1)
+# The settings that say how a run is carried out, not what is trained.
+OF_HOW = ("threads", "device", "skip_unreadable")
+
+
+def study_in(tokens: Iterable[str]) -> Study[Any] | None:
+    """The study that a command line names, wherever it stands; None where it names none."""
+    tokens = list(tokens)
+    if tokens and not tokens[0].startswith("-"):
+        return find_study(tokens[0])
+    for token in tokens:
+        if token in STUDIES or token.rpartition(":")[0].endswith(".py") or token.endswith(".py"):
+            return find_study(token)
+    return None
+
+
+def setting_flags(study: Study[Any] | None, names: Iterable[str] | None = None) -> Flags:
+    """A flag for each setting of the study; without one, of all of the paper's.
+
+    Args:
+        study: whose.
+        names: which of the settings that all studies share; default all.
+    """
+    shared = RunConfig.model_fields
+    chosen = [name for name in shared if name != "study"] if names is None else list(names)
+    flags = {name: _flag(shared[name], HOW if name in OF_HOW else WHAT) for name in chosen}
+    for known in STUDIES.values() if study is None else (study,):
+        group = Group(f"{known.name.capitalize()} study")
+        for name, field in own_settings(known.settings).items():
+            flags[name] = _flag(field, group)
+    return flags
+
+
+def choice_flags(study: Study[Any] | None) -> Flags:
+    """A flag for each short way to choose models."""
+    return {
+        choice.name: Annotated[
+            Literal[tuple(choice.models)] | None,
+            Parameter(group=Group(f"{known.name.capitalize()} study"), help=choice.description),
+        ]
+        for known in (STUDIES.values() if study is None else (study,))
+        for choice in known.choices
+    }
+
+
+Flags = dict[str, Any]  # names and annotated types
+
+
+def _flag(field: Any, group: Group) -> Any:
+    kind = field.annotation
+    if kind == tuple[str, ...]:
+        kind = str  # with commas
+    negative: dict[str, Any] = {"negative": ()} if kind is bool else {}
+    return Annotated[kind | None, Parameter(group=group, help=field.description, **negative)]
+
+
+def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among what was given, as a configuration takes them; paths made whole."""
+    fields = study.settings.model_fields
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in fields or value is None:
+            continue
+        if fields[name].annotation == tuple[str, ...]:
+            value = tuple(part.strip() for part in value.split(",") if part.strip())
+        found[name] = absolute(study.settings, name, value, Path.cwd())
+    return found
+
+
+def parse(
+    name: str,
+    carry_out: Callable[..., Any],
+    flags: Flags,
+    help_of_study: str,
+    tokens: Iterable[str],
+) -> Any:
+    """Parse the tokens by these flags, and call ``carry_out(study, **given)``."""
+
+    def command(study: str, /, **given: Any) -> Any:
+        return carry_out(study, **given)
+
+    P = inspect.Parameter
+    parameters = [
+        P("study", P.POSITIONAL_ONLY, annotation=Annotated[str, Parameter(help=help_of_study)]),
+        *(P(flag, P.KEYWORD_ONLY, default=None, annotation=kind) for flag, kind in flags.items()),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = carry_out.__doc__
+    app = App(name=f"tpl {name}", version_flags=(), result_action="return_value")
+    app.default(command)
+    return app(list(tokens), exit_on_error=False, print_error=False)

@@ -1,0 +1,164 @@
+"""What every executor has in common: what it is given, what it says, and how a unit is trained.
+
+An executor is a function ``run_units(units, jobs, task)`` that trains the units, up to ``jobs`` of
+them at once, wherever it likes, and yields what happens as it happens. A unit that does not end
+with :class:`Failed` ends with :class:`Done`. Whoever stops listening (``close``, or an exception)
+stops the training; what was kept by then stays.
+
+In each process that trains, a :class:`UnitTrainer` does the work.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from filelock import FileLock, Timeout
+
+from tensorprojection.errors import ProjectionError
+
+from ..code_version import code_version
+from ..config import RunConfig
+from ..errors import StudyError
+from ..inputs import Data, RunInputs
+from ..registry import config_of, find_study
+from ..results import UnitFiles
+from ..trial.unit import Epoch, Notice, Say, Step, Unit
+
+if TYPE_CHECKING:
+    from ..trial.train import Way
+
+STRAGGLER_SECONDS = 60
+# A unit that kills its process this often without finishing an epoch is given up.
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Done:
+    """The unit has finished."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """The unit's process was killed; another goes on from its checkpoint."""
+
+    unit: Unit
+    how: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The unit cannot go on; with ``stop`` none of the others could either."""
+
+    unit: Unit
+    why: str
+    stop: bool = False
+
+
+Event = Step | Epoch | Notice | Done | Restarted | Failed
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all units of a run share; it can be pickled."""
+
+    config: RunConfig
+    inputs: RunInputs
+    run: Path
+    code: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its settings, as the configuration's class may be in a user's file.
+        return _task, (self.config.as_settings(), self.inputs, self.run, self.code)
+
+
+def _task(settings: dict[str, Any], inputs: RunInputs, run: Path, code: str) -> Task:
+    return Task(config_of(settings), inputs, run, code)
+
+
+class Executor(Protocol):
+    """Trains units, and says what happens."""
+
+    def __call__(self, units: Sequence[Unit], jobs: int, task: Task, /) -> Iterator[Event]: ...
+
+
+class UnitTrainer:
+    """In a process that trains: one unit after the other, each to its end or to its error.
+
+    It holds a lock on its unit, so that a second run waits for a straggler of the first and never
+    writes beside it.
+
+    Args:
+        task: what all units share.
+        way: how they are trained; by default on one device.
+    """
+
+    def __init__(self, task: Task, way: Way | None = None) -> None:
+        import torch
+
+        torch.set_num_threads(task.config.threads)
+        self.task = task
+        self.study = find_study(task.config.study)
+        self.data: Data | None = None
+        self.way = way
+
+    def __call__(self, unit: Unit, say: Say) -> Done | Failed:
+        """Train the unit; what is said meanwhile goes to ``say``."""
+        try:
+            self._train(unit, say)
+        except _CodeChangedError as error:
+            return Failed(unit, str(error), stop=True)
+        except (StudyError, ProjectionError) as error:
+            return Failed(unit, str(error))
+        except Timeout:
+            return Failed(unit, "another process still trains it. Run again when that has ended.")
+        except OSError as error:
+            where = error.filename or self.task.run
+            return Failed(unit, f"could not read or write {where}: {error.strerror}.", stop=True)
+        except Exception as error:
+            return Failed(unit, _too_little_memory(error) or traceback.format_exc())
+        return Done(unit)
+
+    def _train(self, unit: Unit, say: Say) -> None:
+        from ..trial.train import train
+
+        task = self.task
+        _check_code(task)
+        self.data = self.data or self.study.open(task.config, task.inputs)
+        lock = UnitFiles.of(task.run, unit.trial, unit.model).lock
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock, timeout=STRAGGLER_SECONDS):
+            train(unit, self.study, task.config, self.data, task.run, say, self.way)
+        lock.unlink(missing_ok=True)
+
+
+class _CodeChangedError(StudyError):
+    """This process has other code than the one that started it."""
+
+
+def _check_code(task: Task) -> None:
+    """A process that is started late must not bring newer code into the run."""
+    now = code_version(task.config.study)
+    if now != task.code:
+        raise _CodeChangedError(
+            f"the code was changed while the run went on: it was {task.code}, now {now}. Run again "
+            "with the code as it was, or with `mix_versions`."
+        )
+
+
+def _too_little_memory(error: Exception) -> str | None:
+    """What to do about it, where that is what the error says."""
+    import torch
+
+    lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
+        return None
+    return (
+        "it needs more memory than there is. Run again with a smaller `batch` or `size`, or "
+        "fewer `jobs`: what was computed is kept."
+    )
