@@ -168,11 +168,11 @@ def _places(given: dict[str, Any]) -> tuple[RayOptions | None, Devices]:
     from ..studies.execute.ray_cluster import RayOptions
 
     devices = Devices(*(1 if given.get(n) is None else given[n] for n in ("devices", "nodes")))
-    cluster = {name: given.get(name) for name in ("address", "cpus_per_trial", "gpus_per_trial")}
     if given.get("executor") == "ray":
-        return RayOptions(*cluster.values()), devices
-    for name, value in cluster.items():
-        if value is not None:
+        each = given.get("cpus_per_trial"), given.get("gpus_per_trial")
+        return RayOptions(given.get("address"), *each), devices
+    for name in ("address", "cpus_per_trial", "gpus_per_trial"):
+        if given.get(name) is not None:
             raise StudyError(f"`{name}` is for `executor` ray only.")
     return None, devices
 

@@ -48,7 +48,7 @@ def open_stored(folder: Path) -> ImageSet:
     }
     listed = folder / "class_names.json"
     try:
-        class_names = tuple(json.loads(received(listed) or listed.read_text()))
+        class_names = tuple(json.loads(str(received(listed) or listed.read_text())))
         return ImageSet(**arrays, class_names=class_names, checked=True)
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error

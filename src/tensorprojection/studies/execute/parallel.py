@@ -7,6 +7,7 @@ told in a folder of their own that ends with them, so that machines need no comm
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import socket
@@ -128,7 +129,7 @@ class ParallelExecutor:
                         deaths.pop(unit, None)
                     if isinstance(event, Restarted):
                         event = _again(event, deaths, waiting)
-                    if isinstance(event, Failed | Restarted):
+                    if isinstance(event, Failed | Restarted) and team is not None:
                         team.end()  # its processes may wait for what will not come
                         team = None
                     yield event
@@ -260,6 +261,8 @@ def work(link: Connection, task: Task, place: _Place) -> None:
     end_with_parent()
     os.environ.update(place.environment())
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+    for name in ("lightning_fabric", "lightning.fabric"):  # one line a process, at every start
+        logging.getLogger(name).setLevel(logging.ERROR)
     import torch
 
     from ..trial.parallel import Parallel
@@ -271,7 +274,8 @@ def work(link: Connection, task: Task, place: _Place) -> None:
         run = task.run if first else Path(own)
         trainer = UnitTrainer(replace(task, run=run), Parallel(fabric))
         while True:
-            told: _Told = fabric.broadcast(_next(link, task) if first else None)
+            told = fabric.broadcast(_next(link, task) if first else None)
+            assert told is not None
             unit = told.unit
             if unit is None:
                 return
@@ -310,8 +314,8 @@ def _next(link: Connection, task: Task) -> _Told:
 
 def _fabric(task: Task, devices: Devices) -> Fabric:
     from lightning_fabric import Fabric
-    from lightning_fabric.plugins.environments import TorchElasticEnvironment
-    from lightning_fabric.strategies import DDPStrategy
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning_fabric.strategies.ddp import DDPStrategy
 
     accelerator = task.config.device
     if devices.processes == 1:
@@ -324,7 +328,7 @@ def _fabric(task: Task, devices: Devices) -> Fabric:
         plugins=[TorchElasticEnvironment()],
         strategy=DDPStrategy(
             process_group_backend="nccl" if accelerator == "cuda" else "gloo",
-            broadcast_buffers=False,  # they are the same everywhere; see shared_layers.py
+            forward_sync_buffers=False,  # they are the same everywhere; see shared_layers.py
         ),
     )
     made.launch()

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -32,15 +32,9 @@ from .state import read_state, write_state
 PLACE_SECONDS = 30.0
 
 
-class Handle(Protocol):
-    """A Ray actor; its methods' ``remote`` return references to what they will have returned."""
-
-    def __getattr__(self, name: str) -> Any: ...
-
-
 @dataclass
 class _Worker:
-    actor: Handle
+    actor: Any  # Ray's handle of a Trainer, whose methods have a `remote`
     pending: Any  # the reference that is waited for
     stage: str  # what that is: "look" for images, "receive" them, or "train"
     unit: Unit | None = None
@@ -110,7 +104,7 @@ class _Session:
         """As many workers as there are places or units; those that find no room wait for it."""
         at_work = sum(worker.unit is not None for worker in self.workers)
         while len(self.workers) < min(self.jobs, at_work + len(self.waiting)):
-            actor = self.actor.remote(self.task_there)
+            actor: Any = self.actor.remote(self.task_there)
             look = actor.lacks.remote(self.shared.digests, self.options.paths)
             self.workers.append(_Worker(actor, look, "look"))
 

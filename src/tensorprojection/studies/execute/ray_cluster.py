@@ -161,9 +161,10 @@ def alive() -> list[Node]:
     """The cluster's nodes."""
     import ray
 
+    listed: Any = ray.nodes  # without types
     return [
         Node(found["NodeID"], found["NodeManagerAddress"], found["Resources"])
-        for found in ray.nodes()
+        for found in listed()
         if found["Alive"]
     ]
 

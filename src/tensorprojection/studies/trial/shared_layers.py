@@ -29,9 +29,9 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        # In float32 also where the network is in half precision, as torch's own.
+        # In the parameters' type also where the input is in half precision, as torch's own.
         with torch.autocast(x.device.type, enabled=False):
-            return self._normalized(x.float()).to(x.dtype)
+            return self._normalized(x.to(self.weight.dtype)).to(x.dtype)
 
     def _normalized(self, x: Tensor) -> Tensor:
         over = (0, 2, 3)
