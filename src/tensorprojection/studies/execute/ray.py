@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,32 +41,33 @@ class _Worker:
 
 
 class RayExecutor:
-    """Trains units on the cluster that this process is connected to."""
+    """Trains units on the cluster that this process is connected to.
 
-    def __init__(self, options: RayOptions, config: RunConfig) -> None:
-        self.options = options
+    Args:
+        options: what each is given.
+        config: the run's settings.
+        trainer: the actors' class; benchmarks have one that trains nothing.
+    """
+
+    def __init__(
+        self, options: RayOptions, config: RunConfig, trainer: type[Trainer] = Trainer
+    ) -> None:
+        self.options, self.trainer = options, trainer
         self.needed = options.resources(config)
         self.places = places(self.needed)
         check_nodes(self.needed, config.study)
 
     def run_units(self, units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
         """Train these units with so many workers, and pass on what they say."""
-        yield from _Session(self.options, self.needed, units, jobs, task).run()
+        yield from _Session(self, units, jobs, task).run()
 
 
 class _Session:
-    def __init__(
-        self,
-        options: RayOptions,
-        needed: Mapping[str, float],
-        units: Sequence[Unit],
-        jobs: int,
-        task: Task,
-    ) -> None:
+    def __init__(self, executor: RayExecutor, units: Sequence[Unit], jobs: int, task: Task) -> None:
         import ray
 
         self.ray = ray
-        self.options, self.task, self.jobs = options, task, jobs
+        self.options, self.task, self.jobs = executor.options, task, jobs
         self.waiting = deque(units)
         self.deaths: Counter[Unit] = Counter()
         self.lost = 0  # workers, one after the other, that died before they were given a unit
@@ -74,11 +75,11 @@ class _Session:
         self.shared = _Shared(task)
         self.task_there = ray.put(task)
         self.actor = ray.remote(
-            num_cpus=needed["CPU"],
-            num_gpus=needed["GPU"],
+            num_cpus=executor.needed["CPU"],
+            num_gpus=executor.needed["GPU"],
             max_restarts=0,
             runtime_env={"env_vars": memory_settings()},
-        )(Trainer)
+        )(executor.trainer)
         self.heard = time.monotonic()
 
     def run(self) -> Iterator[Event]:
