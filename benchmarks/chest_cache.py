@@ -23,7 +23,8 @@ from tensorprojection.studies.config import resolve
 from tensorprojection.studies.models.backbones import backbone
 from tensorprojection.studies.models.features import BATCH, run
 from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.trial.train import Epoch, Unit, train
+from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.trial.unit import Epoch, Unit
 
 
 def random_densenet121(folder: Path) -> Path:
@@ -54,13 +55,13 @@ def main() -> None:
             "weights": weights,
             "epochs": options.epochs,
         }
-        config = resolve("chest", CHEST.presets, tuple(CHEST.models), "paper", None, flags)
+        config = resolve(CHEST, "paper", None, flags)
         started = time.perf_counter()
-        prepared = CHEST.prepare(config, 2, lambda *_: None)
+        inputs = CHEST.prepare(config, 2, lambda *_: None)
         print(
             f"preparing, from the cache where it was there: {time.perf_counter() - started:.1f} s"
         )
-        data = CHEST.open(config, prepared)
+        data = CHEST.open(config, inputs)
         network = backbone(options.backbone, None if weights is None else Path(weights))
         some = data.images.images[: 4 * BATCH]
         run(network, options.backbone, some)

@@ -11,17 +11,19 @@ import time
 from pathlib import Path
 from statistics import median
 
+from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.execute.local import Task, run_units
+from tensorprojection.studies.execute.local import run_units
+from tensorprojection.studies.execute.protocol import Task
+from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import OCT
-from tensorprojection.studies.study import Prepared
-from tensorprojection.studies.trial.train import Epoch, Unit
+from tensorprojection.studies.trial.unit import Epoch, Unit
 
 
-def rate(config: RunConfig, prepared: Prepared, jobs: int) -> float:
+def rate(config: RunConfig, inputs: RunInputs, jobs: int) -> float:
     """Epochs a second, from the first that every process has finished to the last but ``jobs``."""
     with tempfile.TemporaryDirectory() as folder:
-        task = Task(config, prepared, Path(folder))
+        task = Task(config, inputs, Path(folder), code_version())
         units = [Unit(trial, "base") for trial in range(jobs)]
         ends = [
             time.perf_counter()
@@ -39,11 +41,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     flags = {"images": 400, "epochs": options.epochs, "batch": 64}
-    config = resolve("oct", OCT.presets, tuple(OCT.models), "paper", None, flags)
-    prepared = OCT.prepare(config, 1, lambda *_: None)
+    config = resolve(OCT, "paper", None, flags)
+    inputs = OCT.prepare(config, 1, lambda *_: None)
     ratios = []
     for _ in range(options.rounds):
-        one, two = (rate(config, prepared, jobs) for jobs in (1, 2))
+        one, two = (rate(config, inputs, jobs) for jobs in (1, 2))
         ratios.append(two / one)
         print(f"one job {one:.3f}, two jobs {two:.3f} epochs/s: {ratios[-1]:.2f}")
     print(f"two jobs / one: {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")

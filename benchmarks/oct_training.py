@@ -25,14 +25,14 @@ from torch import nn
 from tensorprojection.bench.measure import ratio, take_turns
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.phantoms import oct as phantoms
-from tensorprojection.studies.execute.local import settings_to_inherit
+from tensorprojection.studies.execute.processes import settings_to_inherit
 from tensorprojection.studies.models import oct_cnn
 from tensorprojection.studies.oct import OCT, PAPER, OctData
 from tensorprojection.studies.trial.train import batches
 
 
 def samples(batch: int) -> OctData:
-    config = resolve("oct", OCT.presets, tuple(OCT.models), "paper", None, {"batch": batch})
+    config = resolve(OCT, "paper", None, {"batch": batch})
     return OctData(config, phantoms.make(batch))
 
 

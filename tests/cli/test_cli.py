@@ -19,16 +19,14 @@ import tensorprojection
 from tensorprojection.cli import data as cli_data
 from tensorprojection.cli import main as cli
 from tensorprojection.cli.report import report
-from tensorprojection.cli.run import run
-from tensorprojection.cli.summary import summary
 from tensorprojection.output import make_safe
 from tensorprojection.stopping import Stopped, raising_once
-from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.execute.local import Failed
+from tensorprojection.studies.config import resolve
+from tensorprojection.studies.execute.protocol import Failed
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.run import Outcome
-from tensorprojection.studies.trial.train import Unit
+from tensorprojection.studies.trial.unit import Unit
 
 # That the command line is read is what is meant here.
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -44,23 +42,6 @@ def elsewhere(tmp_path_factory, monkeypatch):
     return folder
 
 
-@pytest.fixture
-def tpl(monkeypatch, capsys):
-    """``tpl("run", "oct")``: exit code, what was printed, and what to stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["tpl", *map(str, arguments)])
-        capsys.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        return code, *capsys.readouterr()
-
-    return call
-
-
 # Help
 
 
@@ -73,9 +54,7 @@ def test_help_names_every_command(tpl):
 
 
 COMMANDS = {
-    "run": run,
     "report": report,
-    "summary": summary,
     "bench": cli.bench,
     "data get": cli_data.get,
     "data check": cli_data.check,
@@ -97,13 +76,29 @@ def test_help_names_every_flag_and_says_what_it_does(command, tpl):
             assert parameter.name.upper() in words
 
 
-def test_every_setting_of_a_run_has_its_flag():
-    """Those of a file and those of the command line are the same; but see study and preset."""
-    flags = set(inspect.signature(run).parameters)
-    settings = set(RunConfig.model_fields)
-    assert settings <= flags
-    others = {"preset", "config", "compression", "jobs", "out", "mix_versions", "unpack_limits"}
-    assert flags - settings == others
+def flags_in(help_text):
+    return {word for word in help_text.replace("│", " ").split() if word.startswith("--")}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_setting_of_a_run_has_its_flag(study, tpl):
+    """Those of a file and those of the command line are the same; but see preset and config."""
+    code, out, err = tpl("run", study, "--help")
+    assert (code, err) == (0, "")
+    settings = STUDIES[study].settings.model_fields.keys() - {"study"}
+    others = {"help", "preset", "config", "jobs", "out", "mix_versions", "unpack_limits"}
+    others |= {choice.name for choice in STUDIES[study].choices}
+    assert flags_in(out) == {f"--{name.replace('_', '-')}" for name in settings | others}
+
+
+def test_help_without_a_study_has_the_flags_of_all(tpl):
+    everything = set().union(*(flags_in(tpl("run", study, "--help")[1]) for study in STUDIES))
+    assert flags_in(tpl("run", "--help")[1]) == everything
+
+
+def test_help_of_a_summary(tpl):
+    assert flags_in(tpl("summary", "oct", "--help")[1]) == {"--help", "--size", "--json"}
+    assert {"--channels", "--backbone"} < flags_in(tpl("summary", "--help")[1])
 
 
 def test_version(tpl):
@@ -208,7 +203,7 @@ def test_a_file_of_settings_with_a_mistake(tpl, elsewhere):
 
 def resolve_smoke(study, **flags):
     known = STUDIES[study]
-    return resolve(study, known.presets, tuple(known.models), "smoke", None, flags)
+    return resolve(known, "smoke", None, flags)
 
 
 @pytest.fixture

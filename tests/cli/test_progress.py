@@ -10,13 +10,13 @@ from rich.console import Console
 from tensorprojection.cli import progress
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig
-from tensorprojection.studies.execute.local import Done, Failed, Restarted
+from tensorprojection.studies.execute.protocol import Done, Failed, Restarted
+from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import PRESETS
-from tensorprojection.studies.study import Prepared
-from tensorprojection.studies.trial.train import Epoch, Notice, Step, Unit
+from tensorprojection.studies.trial.unit import Epoch, Notice, Step, Unit
 
 CONFIG = RunConfig(study="oct", **PRESETS["smoke"] | {"epochs": 4})
-PREPARED = Prepared({}, "oct phantoms, seed 0: 64 of 32 × 32 [images-0123]")
+PREPARED = RunInputs({}, "oct phantoms, seed 0: 64 of 32 × 32 [images-0123]")
 ONE, TWO = Unit(0, "base"), Unit(0, "tpl1")
 
 
@@ -103,7 +103,7 @@ def test_a_notice_has_its_line(plain, terminal):
 
 def test_lines_are_not_broken_however_long(plain):
     with plain.watch as watch:
-        watch.begin(CONFIG, Prepared({}, "a folder " * 40, ("x",) * 7), 1, {ONE: 0})
+        watch.begin(CONFIG, RunInputs({}, "a folder " * 40, ("x",) * 7), 1, {ONE: 0})
     assert plain.lines() == [
         "Images: " + "a folder " * 40,
         "Left out as unreadable: 7 files, see record.json",

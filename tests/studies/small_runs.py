@@ -12,12 +12,13 @@ from tensorprojection.studies.run import Outcome, run
 
 
 def smoke(study: str, **flags) -> RunConfig:
-    return resolve(STUDIES[study], "smoke", None, flags)
+    known = STUDIES[study]
+    return resolve(known, "smoke", None, flags)
 
 
-def carry_out(config: RunConfig, folder: Path, jobs: int = 2, **given) -> Outcome:
+def carry_out(config: RunConfig, folder: Path, jobs: int = 2, execute=None) -> Outcome:
     with Watch(Console(quiet=True)) as watch:
-        return run(config, folder, jobs, watch, **given)
+        return run(config, folder, jobs, watch, execute=execute)
 
 
 def results(folder: Path) -> pl.DataFrame:

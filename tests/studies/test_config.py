@@ -1,17 +1,18 @@
 """Settings from presets, files and flags; whatever is wrong with them is told in one line."""
 
+import dataclasses
 import math
 
 import pytest
 
-from tensorprojection.studies.config import OWN_SETTINGS, RunConfig, read_toml, resolve
+from tensorprojection.studies.config import RunConfig, own_settings, read_toml, resolve
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.registry import STUDIES, read_config
 
 
 def settle(study="oct", preset="smoke", file=None, **flags):
     known = STUDIES[study]
-    return resolve(study, known.presets, tuple(known.models), preset, file, flags)
+    return resolve(known, preset, file, flags)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_the_papers_numbers(study):
 @pytest.mark.parametrize("preset", ["small", "smoke"])
 def test_smaller_presets_keep_the_models_and_how_they_learn(study, preset):
     got, paper = settle(study, preset), settle(study, "paper")
-    for name in ("models", "learning_rate", "dropout", "leaky"):
+    for name in {"models", "learning_rate", "dropout", "leaky"} & got.as_settings().keys():
         assert getattr(got, name) == getattr(paper, name)
     assert got.images is not None
     assert got.trials < paper.trials
@@ -131,13 +132,13 @@ def test_what_a_run_writes_is_complete(study, preset, tmp_path):
     config = settle(study, preset, seed=2**60, data='/a "quoted" path/µ\'')
     path = tmp_path / "config.toml"
     path.write_bytes(config.as_toml())
-    assert RunConfig(**read_toml(path)) == config
+    assert read_config(path) == config
     for other in (None, "paper", "small", "smoke"):
         assert settle(study, other, path) == config
-    bare = resolve(study, {"small": {}}, tuple(STUDIES[study].models), None, path, {})
+    bare = resolve(dataclasses.replace(STUDIES[study], presets={"small": {}}), None, path)
     assert bare == config
-    elsewhere = {name for other in OWN_SETTINGS if other != study for name in OWN_SETTINGS[other]}
-    assert read_toml(path).keys() == RunConfig.model_fields.keys() - elsewhere
+    own = own_settings(STUDIES[study].settings)
+    assert list(read_toml(path)) == [*RunConfig.model_fields, *own]
 
 
 def test_none_is_written_as_a_word():
@@ -157,9 +158,11 @@ def test_a_configuration_cannot_be_changed():
 # Mistakes
 
 MISTAKES = [
-    ("oct", {"epoch": 3}, "epoch is not a setting of a run."),
-    ("oct", {"trials": "many"}, "trials: input should be a valid integer, .* got 'many'."),
-    ("oct", {"trials": 2.5}, "trials: input should be a valid integer, .* got 2.5."),
+    ("oct", {"epoch": 3}, "epoch is not a setting of the oct study."),
+    ("oct", {"trials": "many"}, "trials: input should be a valid integer, got 'many'."),
+    ("oct", {"trials": "3"}, "trials: input should be a valid integer, got '3'."),
+    ("oct", {"trials": True}, "trials: input should be a valid integer, got True."),
+    ("oct", {"trials": 2.5}, "trials: input should be a valid integer, got 2.5."),
     ("oct", {"models": "base"}, "models: input should be a valid tuple, got 'base'."),
     ("oct", {"models": [1]}, "models.0: input should be a valid string, got 1."),
     ("oct", {"models": []}, "models: tuple should have at least 1 item .*"),
@@ -176,10 +179,10 @@ MISTAKES = [
     ("oct", {"split": "half"}, "split: input should be 'image', .* got 'half'."),
     ("chest", {"dropout": 1}, "dropout: input should be less than 1, got 1."),
     ("kvasir", {"copies": 0}, "copies: input should be greater than or equal to 1, got 0."),
-    ("oct", {"dropout": 0.5}, "Dropout is not a setting of the oct study."),
-    ("oct", {"leaky": False}, "Leaky is not a setting of the oct study."),
-    ("chest", {"channels": 16}, "Channels is not a setting of the chest study."),
-    ("kvasir", {"backbone": "densenet121"}, "Backbone is not a setting of the kvasir study."),
+    ("oct", {"dropout": 0.5}, "dropout is not a setting of the oct study."),
+    ("oct", {"leaky": False}, "leaky is not a setting of the oct study."),
+    ("chest", {"channels": 16}, "channels is not a setting of the chest study."),
+    ("kvasir", {"backbone": "densenet121"}, "backbone is not a setting of the kvasir study."),
     ("oct", {"models": ["base", "tpl1", "base"]}, "Models are named twice: base."),
     ("oct", {"models": ["base", "tpl3", "x"]}, "Expected models of base, .* got tpl3, x."),
     ("chest", {"models": ["tpl2"]}, "Expected models of base, tpl, tpl-mpca, tcl, got tpl2."),
@@ -187,7 +190,7 @@ MISTAKES = [
     ("oct", {"size": 20_000}, "size: input should be less than or equal to 4096, got 20000."),
     ("kvasir", {"copies": 10**8}, "copies: input should be less than or equal to 1000, .*"),
     ("oct", {"images": 10**12}, "images: input should be less than or equal to 10000000, .*"),
-    ("oct", {"images": "some"}, "images: input should be a valid integer, .* got 'some'."),
+    ("oct", {"images": "some"}, "images: input should be a valid integer, got 'some'."),
     ("kvasir", {"channels": 10**9}, "channels: input should be less than or equal to 4096, .*"),
     ("oct", {"device": "abacus"}, "The device 'abacus' cannot be used: .*"),
     ("oct", {"device": ""}, "The device '' cannot be used: .*"),
@@ -206,13 +209,14 @@ def test_a_mistake_is_told_in_one_line(study, wrong, message):
 FILES = [
     ("epochs 3", "Expected TOML in .*settings.toml: .*"),
     (b"\xff\xfe\x00", "Expected TOML in .*settings.toml: .*"),
-    ("epoch = 3", "epoch is not a setting of a run."),
-    ('epochs = "x"', "epochs: input should be a valid integer, .* got 'x'."),
-    ("[run]\nepochs = 3", "run is not a setting of a run."),
+    ("epoch = 3", "epoch is not a setting of the oct study."),
+    ('epochs = "x"', "epochs: input should be a valid integer, got 'x'."),
+    ('trials = "3"', "trials: input should be a valid integer, got '3'."),
+    ("[run]\nepochs = 3", "run is not a setting of the oct study."),
     ('study = "chest"', "Expected a configuration of the oct study in .*settings.toml."),
     ('preset = "huge"', "Expected a preset of paper, small, smoke, got 'huge'."),
     ("preset = [1]", r"Expected a preset of paper, small, smoke, got \[1\]."),
-    ("copies = 3", "Copies is not a setting of the oct study."),
+    ("copies = 3", "copies is not a setting of the oct study."),
 ]
 
 

@@ -18,12 +18,12 @@ from tensorprojection.studies import record
 from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import RunConfig
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import PRESETS
 from tensorprojection.studies.record import Record, add_record, read_record
-from tensorprojection.studies.study import Prepared
 
 CONFIG = RunConfig(study="oct", seed=5, threads=2, **PRESETS["smoke"])
-PREPARED = Prepared({}, "oct images of a folder", ("a.png", "b µ.png"))
+PREPARED = RunInputs({}, "oct images of a folder", ("a.png", "b µ.png"))
 
 
 def starts(run):

@@ -18,17 +18,19 @@ import tensorprojection.studies.run
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies import limits
 from tensorprojection.studies.code_version import code_version, digest
-from tensorprojection.studies.config import RunConfig, read_toml
+from tensorprojection.studies.config import read_toml
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.execute.local import Done, run_units
-from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.execute.local import run_units
+from tensorprojection.studies.execute.protocol import Done
+from tensorprojection.studies.registry import STUDIES, read_config
 from tensorprojection.studies.report.curves import read
 from tensorprojection.studies.report.figures import caption
 from tensorprojection.studies.report.table import as_markdown
 from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.run import run
-from tensorprojection.studies.trial.train import Epoch, train
+from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.trial.unit import Epoch
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,7 +70,7 @@ def test_what_a_run_leaves(study, tmp_path):
         for epoch in (1, 2)
     ]
     assert found.drop_nulls().height == found.height
-    assert RunConfig(**read_toml(tmp_path / "config.toml")) == config
+    assert read_config(tmp_path / "config.toml") == config
     (start,) = json.loads((tmp_path / "record.json").read_text())
     assert start["seed"] == config.seed
     assert start["versions"]["torch"]
@@ -147,7 +149,7 @@ def run_here(units, jobs, task):
     for unit in units:
         folder = UnitFiles.of(task.run, unit.trial, unit.model).lines.parent
         folder.mkdir(parents=True, exist_ok=True)
-        data = study.open(task.config, task.prepared)
+        data = study.open(task.config, task.inputs)
         said = []
         train(unit, study, task.config, data, task.run, said.append)
         yield from said
@@ -268,7 +270,7 @@ def other_code(monkeypatch):
 def test_a_run_does_not_go_on_with_other_code(small, other_code):
     small()
     other_code()
-    with pytest.raises(StudyError, match=r"other code \(.*torch.*--mix-versions") as raised:
+    with pytest.raises(StudyError, match=r"other code \(.*torch.*`mix_versions`") as raised:
         small(trials=2)
     assert code_version() in str(raised.value)
     assert "0.2.0 def, torch 3" in str(raised.value)
@@ -315,7 +317,7 @@ def test_the_digest_is_of_every_source_file(tmp_path):
         ("oct", {"size": 4096, "images": 10_000_000}, "10,000,000 images of 4096 × 4096 take"),
         ("oct", {"size": 4096, "images": 8, "batch": 10**6}, None),
         ("oct", {"size": 4096, "images": 400, "batch": 10**6}, "A batch of 400 images of 4096"),
-        ("kvasir", {"images": 10**7, "size": 4096}, "Choose a smaller --size or fewer --images"),
+        ("kvasir", {"images": 10**7, "size": 4096}, "Choose a smaller `size` or fewer `images`"),
     ],
 )
 def test_more_than_the_machine_has_is_told_beforehand(study, changes, says, monkeypatch):

@@ -41,7 +41,7 @@ def main() -> None:
     """The entry point; a user's mistake gives one line and exit code 2, Ctrl-C one line and 130."""
     make_safe(sys.stdout)
     make_safe(sys.stderr)
-    logging.basicConfig(format="tpl: %(message)s")
+    _print_warnings()
     with raising_once():
         try:
             app(exit_on_error=False, print_error=False)
@@ -55,6 +55,15 @@ def main() -> None:
             _end(2, f"Could not read or write {where}{error.strerror or error}.")
         except KeyboardInterrupt as stop:
             _end(getattr(stop, "code", 130), "stopped.")
+
+
+def _print_warnings() -> None:
+    """What the package warns of goes to stderr, as all that is wrong does."""
+    log = logging.getLogger("tensorprojection")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("tpl: %(message)s"))
+        log.addHandler(handler)
 
 
 def _end(code: int, line: str) -> NoReturn:

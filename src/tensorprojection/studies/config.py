@@ -11,10 +11,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from .errors import StudyError
@@ -112,13 +112,12 @@ class RunConfig(BaseModel):
             for name, value in given.items()
         }
 
-    @field_validator("models")
-    @classmethod
-    def _each_once(cls, models: tuple[str, ...]) -> tuple[str, ...]:
-        repeated = {name for name in models if models.count(name) > 1}
+    @model_validator(mode="after")
+    def _each_model_once(self) -> Self:
+        repeated = {name for name in self.models if self.models.count(name) > 1}
         if repeated:
             raise ValueError(f"models are named twice: {', '.join(sorted(repeated))}")
-        return models
+        return self
 
     def as_settings(self) -> dict[str, Any]:
         """Every setting of the study in plain values; none is left out, also not where it is None.

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from tensorprojection.studies.chest import CHANGES as CHEST
 from tensorprojection.studies.data.augment import (
-    CHEST,
-    KVASIR,
     Augmentation,
     Change,
     augment,
     draw,
 )
 from tensorprojection.studies.data.phantoms import polyp
+from tensorprojection.studies.kvasir import CHANGES as KVASIR
 
 
 @pytest.fixture(scope="module")

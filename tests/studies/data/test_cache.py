@@ -160,7 +160,7 @@ def flipped(path):
     "damage", [zeroed, cut, flipped, Path.unlink, lambda p: p.write_bytes(b"")]
 )
 @pytest.mark.parametrize("name", ["a", "b", "deeper/c", *sorted(BESIDE)])
-def test_what_is_damaged_is_made_again_and_said(damage, name, tmp_path, capsys):
+def test_what_is_damaged_is_made_again_and_said(damage, name, tmp_path, caplog):
     calls = []
 
     def make(folder):
@@ -172,11 +172,11 @@ def test_what_is_damaged_is_made_again_and_said(damage, name, tmp_path, capsys):
     place = cached("images", KEY, make, tmp_path, {"study": "oct"})
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     damage(place / name)
-    capsys.readouterr()
+    caplog.clear()
     assert cached("images", KEY, make, tmp_path, {"study": "oct"}) == place
-    said = capsys.readouterr().err
-    assert said.startswith(f"tpl: {place} is damaged (")
-    assert said.endswith("): it is made again.\n")
+    (said,) = caplog.messages
+    assert said.startswith(f"{place} is damaged (")
+    assert said.endswith("): it is made again.")
     assert name in said
     assert len(calls) == 2
     assert {path: path.read_bytes() for path in before} == before

@@ -5,12 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
+from by_name import check, open_images
 from PIL import Image
 from rich.console import Console
 
 from tensorprojection.cli import data as cli_data
-from tensorprojection.studies.data.check import check, render
-from tensorprojection.studies.data.sources import open_images
+from tensorprojection.studies.data.check import render
 from tensorprojection.studies.errors import StudyError
 
 

@@ -3,12 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensorprojection.studies.chest import CHANGES as CHEST
+from tensorprojection.studies.chest import COPIES as CHEST_COPIES
 from tensorprojection.studies.data import ImageSet
 from tensorprojection.studies.data import copies as module
-from tensorprojection.studies.data.augment import CHEST, KVASIR, augment, draw
+from tensorprojection.studies.data.augment import augment, draw
 from tensorprojection.studies.data.cache import cached
 from tensorprojection.studies.data.copies import (
-    CHEST_COPIES,
     Copies,
     make_copies,
     open_copies,
@@ -17,6 +18,7 @@ from tensorprojection.studies.data.copies import (
 from tensorprojection.studies.data.phantoms import chest, polyp
 from tensorprojection.studies.data.stored import store
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.kvasir import CHANGES as KVASIR
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
+from by_name import find, kind_of
 from PIL import Image, ImageFile
 
 from tensorprojection.studies.data.decode import (
@@ -17,8 +18,6 @@ from tensorprojection.studies.data.decode import (
     open_image,
     to_mode,
 )
-from tensorprojection.studies.data.folders import find
-from tensorprojection.studies.data.kinds import kind_of
 from tensorprojection.studies.data.threads import in_threads
 from tensorprojection.studies.errors import StudyError
 
@@ -192,7 +191,7 @@ def test_a_damaged_file_is_named_with_the_way_out(tmp_path, oct_folder):
     items = find("oct", oct_folder).items
     path = items[7].image.path
     open(path, "wb").close()
-    with pytest.raises(StudyError, match=r"-\d\.jpeg is empty\. .*--skip-unreadable") as caught:
+    with pytest.raises(StudyError, match=r"-\d\.jpeg is empty\. .*`skip_unreadable`") as caught:
         decode_into(tmp_path, items, kind_of("oct"), 12)
     assert path in str(caught.value)
     kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12, skip_unreadable=True)

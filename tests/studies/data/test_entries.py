@@ -7,17 +7,17 @@ import time
 
 import numpy as np
 import pytest
+from by_name import open_images
 from filelock import FileLock
 from rich.console import Console
 
 from tensorprojection.cli import cache as cli_cache
-from tensorprojection.studies.data.augment import KVASIR
 from tensorprojection.studies.data.cache import cached
 from tensorprojection.studies.data.copies import make_copies
 from tensorprojection.studies.data.entries import chosen, clear, entries, render
 from tensorprojection.studies.data.in_use import alone, hold
-from tensorprojection.studies.data.sources import open_images
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.kvasir import CHANGES as KVASIR
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 

@@ -62,7 +62,7 @@ def test_wrong_images(shape, dtype):
 @pytest.mark.parametrize("name", ["labels", "masks", "groups", "names"])
 def test_one_row_an_image(name):
     wrong = parts() | {name: parts(N + 1)[name]}
-    with pytest.raises(ValueError, match=f"Expected {name} of shape .* one row an image"):
+    with pytest.raises(ValueError, match=f"Expected {name} of shape .* one row per image"):
         ImageSet(images(N, 8, 6), **wrong)
 
 

@@ -10,9 +10,9 @@ import kagglehub.exceptions
 import kagglesdk.kaggle_env
 import pytest
 import requests
+from by_name import get
 
 from tensorprojection.cli import data as cli_data
-from tensorprojection.studies.data.kaggle import get
 from tensorprojection.studies.errors import StudyError
 
 

@@ -3,9 +3,10 @@ import zipfile
 
 import numpy as np
 import pytest
+from by_name import facts, store_npz
 from PIL import Image
 
-from tensorprojection.studies.data.npz import OCTMNIST, facts, image_blocks, store_npz
+from tensorprojection.studies.data.npz import image_blocks
 from tensorprojection.studies.data.npz_arrays import NpzArrays
 from tensorprojection.studies.data.stored import open_stored
 from tensorprojection.studies.errors import StudyError
@@ -119,17 +120,16 @@ def test_medmnist(stored):
     np.testing.assert_array_equal(images.images[6:9], arrays["val_images"])
     assert images.labels.tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2, 0, 1, 2, 3, 0]
     assert images.parts.tolist() == ["train"] * 6 + ["val"] * 3 + ["test"] * 5
-    assert images.class_names == OCTMNIST == ("CNV", "DME", "DRUSEN", "NORMAL")
+    assert images.class_names == ("CNV", "DME", "DRUSEN", "NORMAL")
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 5, 9])
 def test_medmnist_of_other_classes(stored, classes):
     """BreastMNIST and PneumoniaMNIST have two, and would train as if they were OCT images."""
     found = ", ".join(map(str, range(min(classes, 6))))
-    for study in ("oct", "chest"):
-        with pytest.raises(StudyError, match=f"labels of OCTMNIST, 0 to 3, .* labels {found}"):
-            stored(medmnist(classes), study)
-    with pytest.raises(StudyError, match="0, 1, 2, 3 for chest"):
+    with pytest.raises(StudyError, match=f"labels for oct, 0 to 3, .* labels {found}"):
+        stored(medmnist(classes), "oct")
+    with pytest.raises(StudyError, match="the chest study has none of MedMNIST's files"):
         stored(medmnist(), "chest")
 
 
@@ -207,16 +207,16 @@ def test_study_is_guessed(tmp_path):
     def guessed(arrays):
         np.savez(tmp_path / "a.npz", **arrays)
         with NpzArrays(tmp_path / "a.npz") as file:
-            return facts(file).study
+            return facts(file).kind.name
 
     assert guessed(plain()) == "oct"
     assert guessed(pairs()) == "kvasir"
     assert guessed(medmnist()) == "oct"
     names = np.array(["Normal", "Lung Opacity", "COVID", "Viral Pneumonia"])
     assert guessed(plain() | {"class_names": names}) == "chest"
-    with pytest.raises(StudyError, match="Name it with --study"):
+    with pytest.raises(StudyError, match="Name the study"):
         guessed(plain() | {"class_names": np.array(list("abcd"))})
-    with pytest.raises(StudyError, match="labels of OCTMNIST"):
+    with pytest.raises(StudyError, match="labels for oct, 0 to 3"):
         guessed(medmnist(classes=5))
 
 

@@ -8,7 +8,8 @@ from tensorprojection.studies.data.phantoms import chest, oct, polyp  # noqa: A0
 from tensorprojection.studies.data.phantoms.textures import BLOCK
 from tensorprojection.studies.oct import OCT, OctData
 from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.trial.train import Epoch, Unit, train
+from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.trial.unit import Epoch, Unit
 
 KINDS = pytest.mark.parametrize("kind", [oct, chest, polyp], ids=["oct", "chest", "polyp"])
 

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from by_name import open_images
 
 from tensorprojection.studies.data import rows
-from tensorprojection.studies.data.sources import open_images
 from tensorprojection.studies.errors import StudyError
 
 

@@ -158,9 +158,7 @@ def test_a_member_that_is_there_twice(tmp_path, make):
 def test_limits(tmp_path, make, limits, message):
     archive = make(tmp_path / ("a.zip" if make is zipped else "a.tar"), "x.txt", "y.txt", "z.txt")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        StudyError, match=f"it holds {message}, which is the limit.*--unpack-limits"
-    ):
+    with pytest.raises(StudyError, match=f"it holds {message}, which is the limit.*`unpack_limits"):
         unpack(archive, tmp_path / "out", limits)
     assert sorted(tmp_path.rglob("*")) == before
     assert len(files(unpack(archive, tmp_path / "out", limits.times(1.5)))) == 3

@@ -13,7 +13,8 @@ from small_runs import carry_out, results, smoke
 
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.trial.train import Unit, train
+from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.trial.unit import Unit
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,8 +33,8 @@ def unit(request):
     name, model = request.param
     config = smoke(name, epochs=12)
     study = STUDIES[name]
-    prepared = study.prepare(config, 1, lambda *_: None)
-    return Unit(1, model), study, config, study.open(config, prepared)
+    inputs = study.prepare(config, 1, lambda *_: None)
+    return Unit(1, model), study, config, study.open(config, inputs)
 
 
 def epochs(folder, unit):

@@ -131,13 +131,13 @@ def test_without_weights_both_ways_out_are_named_on_one_line(served, hub, monkey
         backbone("densenet121")
     text = str(caught.value)
     assert "\n" not in text
-    assert f"Fetch {address} elsewhere and pass it as --weights FILE" in text
+    assert f"Fetch {address} elsewhere and pass it as `weights FILE`" in text
     assert "--backbone efficientnet-lite0" in text
 
 
 def test_no_way_to_the_server(hub, monkeypatch):
     monkeypatch.setattr(backbones, "DENSENET121_URL", "http://127.0.0.1:9/densenet121-a639ec97.pth")
-    with pytest.raises(StudyError, match=r"Could not download .*refused.* --weights FILE"):
+    with pytest.raises(StudyError, match=r"Could not download .*refused.* `weights FILE`"):
         backbone("densenet121")
 
 

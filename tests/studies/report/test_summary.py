@@ -2,13 +2,14 @@ import json
 
 import pytest
 import torch
+from by_name import tables
 from rich.console import Console
 
 from tensorprojection.cli.summary import summary
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.models.oct_cnn import HEADS, oct_cnn
 from tensorprojection.studies.models.unet import FORMS, unet
-from tensorprojection.studies.report.summary import as_json, render, tables
+from tensorprojection.studies.report.summary import as_json, render
 
 # Table 2 of the paper, (layer, output shape, parameters), as printed.
 BLOCKS = [
@@ -212,18 +213,24 @@ def test_json_says_the_same():
 @pytest.mark.parametrize(
     ("wrong", "rule"),
     [
-        ({"study": "retina"}, "a study of 'oct', 'chest', 'kvasir', got 'retina'"),
-        ({"study": "oct", "channels": 16}, "channels for 'kvasir' only, got 16 for 'oct'"),
-        ({"study": "kvasir", "backbone": "densenet121"}, "a backbone for 'chest' only"),
+        ({"study": "retina"}, "a study of oct, chest, kvasir, .* got 'retina'"),
+        ({"study": "oct", "channels": 16}, "channels is not a setting of the oct study"),
+        (
+            {"study": "kvasir", "backbone": "densenet121"},
+            "backbone is not a setting of the kvasir",
+        ),
         ({"study": "chest", "backbone": "vgg16"}, "'efficientnet-lite0', got 'vgg16'"),
         ({"study": "chest", "size": 100}, "divisible by 32, got 100"),
         ({"study": "oct", "size": 100}, "halved four times, got 100"),
         ({"study": "kvasir", "size": 100}, "divisible by 16 for 'base', got 100"),
-        ({"study": "kvasir", "size": 0}, "divisible by 16 for 'base', got 0"),
+        (
+            {"study": "kvasir", "size": 0},
+            "size: input should be greater than .* 16, got 0",
+        ),
     ],
 )
 def test_wrong_arguments(wrong, rule):
-    with pytest.raises(ValueError, match=rule):
+    with pytest.raises((ValueError, StudyError), match=rule):
         tables(**wrong)
 
 

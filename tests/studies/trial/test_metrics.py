@@ -4,7 +4,12 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, jaccard_score, log_loss
 
 from tensorprojection.studies.trial.losses import dice_loss
-from tensorprojection.studies.trial.metrics import HIGHER_IS_BETTER, Classification, Segmentation
+from tensorprojection.studies.trial.metrics import (
+    CLASSIFICATION,
+    SEGMENTATION,
+    Classification,
+    Segmentation,
+)
 
 
 def in_batches(metrics, x, y, size):
@@ -52,7 +57,7 @@ def test_classification_is_as_scikit_learn_has_it(kind):
         "f1": f1_score(labels, predicted, average="weighted", zero_division=0),
     }
     assert got == pytest.approx(expected, rel=1e-6)
-    assert tuple(got) == Classification.NAMES
+    assert list(got) == [metric.name for metric in CLASSIFICATION]
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
@@ -116,7 +121,7 @@ def test_segmentation_is_as_scikit_learn_has_it(kind):
         "iou": jaccard_score(actual, predicted, zero_division=1),
     }
     assert got == pytest.approx(expected, rel=1e-12)
-    assert tuple(got) == Segmentation.NAMES
+    assert list(got) == [metric.name for metric in SEGMENTATION]
 
 
 def test_nothing_there_and_nothing_found_is_right():
@@ -143,8 +148,8 @@ def test_another_smoothing():
 
 
 def test_every_metric_is_said_to_be_better_high_or_low():
-    assert set(Classification.NAMES) | set(Segmentation.NAMES) == set(HIGHER_IS_BETTER)
-    assert [name for name, high in HIGHER_IS_BETTER.items() if not high] == ["loss"]
+    low = {metric.name for metric in CLASSIFICATION + SEGMENTATION if not metric.higher_is_better}
+    assert low == {"loss"}
 
 
 def test_gradients_and_inference_mode_do_not_matter():

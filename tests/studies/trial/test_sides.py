@@ -20,7 +20,7 @@ IMAGES = ImageSet(
 
 def config(name="oct", **flags):
     known = STUDIES[name]
-    return resolve(name, known.presets, tuple(known.models), "smoke", None, flags)
+    return resolve(known, "smoke", None, flags)
 
 
 @pytest.mark.parametrize("split", ["image", "patient"])

@@ -1,32 +1,27 @@
 """One network of one trial: what it sees, what it reports, and that it goes on where it was."""
 
 import math
-from collections import Counter, deque
 from dataclasses import replace
-from multiprocessing import Pipe
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from sklearn.metrics import f1_score
 from torch.nn import functional
 
 from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.execute import local as workers
 from tensorprojection.studies.models.backbones import backbone
 from tensorprojection.studies.models.features import run as features_of
 from tensorprojection.studies.oct import HOPE_BETA
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.study import Prepared
 from tensorprojection.studies.trial import checkpoint
 from tensorprojection.studies.trial import train as training
 from tensorprojection.studies.trial.seeds import batch_order, start_seed
-from tensorprojection.studies.trial.train import Epoch, Notice, Step, Unit, train
+from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.trial.unit import Epoch, Notice, Step, Unit
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +34,7 @@ def cache(tmp_path_factory):
 
 def smoke(name, **flags):
     known = STUDIES[name]
-    return resolve(name, known.presets, tuple(known.models), "smoke", None, flags)
+    return resolve(known, "smoke", None, flags)
 
 
 def opened(name, **flags):
@@ -682,87 +677,6 @@ def test_a_size_that_the_networks_cannot_take_is_told_beforehand(name, size, rul
     config = smoke(name, size=size)
     with pytest.raises(StudyError, match=f"Expected a size divisible by {rule}.*, got {size}"):
         STUDIES[name].prepare(config, 1, lambda *_: None)
-
-
-class Link:
-    """A worker's end of the pipe; it is told to go home after its first unit."""
-
-    def __init__(self):
-        self.sent = []
-
-    def send(self, event):
-        self.sent.append(event)
-
-    def recv(self):
-        return None
-
-
-def test_a_worker_that_is_killed_between_two_units_is_replaced():
-    """It has said that the first is done, and does not hear of the second."""
-    ours, theirs = Pipe()
-    theirs.close()
-    process = SimpleNamespace(join=lambda: None, exitcode=-9)
-    worker = workers._Worker(process, ours, Unit(0, "base"))
-    waiting = deque([Unit(1, "base")])
-    assert workers._hand(worker, waiting)
-    assert workers._hear(worker) is None
-    restarted = workers._mourn(worker, Counter(), waiting)
-    assert restarted == workers.Restarted(Unit(1, "base"), "signal 9")
-    assert list(waiting) == [Unit(1, "base")]
-    assert not workers._hand(worker, deque())
-
-
-def test_a_worker_says_what_went_wrong(tmp_path, monkeypatch):
-    """In this process: a unit that is held by another, one that diverges, one that is done."""
-    config, study = smoke("oct", learning_rate=1e30), STUDIES["oct"]
-    prepared = study.prepare(config, 1, lambda *_: None)
-    assert isinstance(prepared, Prepared)
-    unit = Unit(0, "base")
-
-    def told(config, code=code_version()):  # noqa: B008
-        link = Link()
-        workers.work(link, workers.Task(config, prepared, tmp_path, code), unit)
-        return link.sent[-1]
-
-    diverged = told(config)
-    assert diverged.unit == unit
-    assert "diverged" in diverged.why
-    assert not diverged.stop
-    lock = UnitFiles.of(tmp_path, 0, "base").lock
-    monkeypatch.setattr(workers, "STRAGGLER_SECONDS", 0)
-    with FileLock(lock):
-        held = told(smoke("oct"))
-    assert held.why.startswith("another process still trains it")
-    assert not held.stop
-    changed = told(smoke("oct"), "0.1.0 other, torch 2")
-    assert changed.why.startswith("the code was changed while the run went on: it was 0.1.0 other")
-    assert changed.stop
-    assert told(smoke("oct")) == workers.Done(unit)
-    assert not lock.exists()
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory."),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_too_little_memory_is_told_in_one_line(error, tmp_path, monkeypatch):
-    config = smoke("oct")
-    prepared = STUDIES["oct"].prepare(config, 1, lambda *_: None)
-
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(workers, "train", fail)
-    link = Link()
-    task = workers.Task(config, prepared, tmp_path, code_version())
-    workers.work(link, task, Unit(0, "base"))
-    assert link.sent[-1].why.startswith("it needs more memory than there is.")
-    assert "\n" not in link.sent[-1].why
 
 
 def test_a_unit_that_has_finished_is_not_trained_again(tmp_path):

@@ -14,8 +14,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import torch
 from filelock import FileLock, Timeout
 
 from tensorprojection.errors import ProjectionError
@@ -26,10 +27,8 @@ from ..errors import StudyError
 from ..inputs import Data, RunInputs
 from ..registry import config_of, find_study
 from ..results import UnitFiles
+from ..trial.train import Way, train
 from ..trial.unit import Epoch, Notice, Say, Step, Unit
-
-if TYPE_CHECKING:
-    from ..trial.train import Way
 
 STRAGGLER_SECONDS = 60
 # A unit that kills its process this often without finishing an epoch is given up.
@@ -99,8 +98,6 @@ class UnitTrainer:
     """
 
     def __init__(self, task: Task, way: Way | None = None) -> None:
-        import torch
-
         torch.set_num_threads(task.config.threads)
         self.task = task
         self.study = find_study(task.config.study)
@@ -125,8 +122,6 @@ class UnitTrainer:
         return Done(unit)
 
     def _train(self, unit: Unit, say: Say) -> None:
-        from ..trial.train import train
-
         task = self.task
         _check_code(task)
         self.data = self.data or self.study.open(task.config, task.inputs)
@@ -153,8 +148,6 @@ def _check_code(task: Task) -> None:
 
 def _too_little_memory(error: Exception) -> str | None:
     """What to do about it, where that is what the error says."""
-    import torch
-
     lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
     if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
         return None

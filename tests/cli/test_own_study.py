@@ -1,0 +1,170 @@
+"""A study in a user's own file or module runs with all that the paper's studies have."""
+
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from PIL import Image
+from rich.console import Console
+from small_runs import results
+
+from tensorprojection.cli.progress import Watch
+from tensorprojection.studies.code_version import code_version
+from tensorprojection.studies.config import resolve
+from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.execute.protocol import UnitTrainer
+from tensorprojection.studies.registry import STUDIES, find_study, read_config
+from tensorprojection.studies.run import run
+from tensorprojection.studies.trial.unit import Epoch
+
+# That the command line is read is what is meant here.
+pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_study.py"
+TINY = Path(__file__).parents[1] / "studies" / "tiny_study.py"
+SMALL = ["--trials", "2", "--epochs", "2", "--images", "16", "--jobs", "2"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path / "cache"))
+
+
+def here(task_events=None):
+    """An executor in this process, which is stopped after so many epochs."""
+
+    def run_units(units, jobs, task):
+        said = []
+
+        def say(event):
+            said.append(event)
+            if sum(isinstance(e, Epoch) for e in said) == task_events:
+                raise KeyboardInterrupt
+
+        trainer = UnitTrainer(task)
+        for unit in units:
+            yield trainer(unit, say)
+
+    return run_units
+
+
+def carry_out(config, folder, stop_after=None, **options):
+    with Watch(Console(quiet=True)) as watch:
+        return run(config, folder, 1, watch, execute=here(stop_after), **options)
+
+
+@pytest.mark.skipif(not EXAMPLE.is_file(), reason="examples come with a clone of the project")
+def test_the_example_runs_from_the_command_line(tmp_path, tpl, monkeypatch):
+    """Its workers, in processes of their own, import the file; it is found again from anywhere."""
+    assert len(EXAMPLE.read_text().splitlines()) < 60
+    monkeypatch.chdir(EXAMPLE.parent)
+    code, out, err = tpl("run", EXAMPLE.name, *SMALL, "--width", "4", "--out", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert (code, err) == (0, "")
+    frame = pl.read_parquet(tmp_path / "run" / "results.parquet")
+    assert frame["study"].unique().to_list() == ["stripes"]
+    assert sorted(frame.select("model", "trial", "epoch").rows()) == [
+        (model, trial, epoch) for model in ("base", "tpl") for trial in (1, 2) for epoch in (1, 2)
+    ]
+    assert "Stripes, 32 × 32, phantoms: validation accuracy" in out
+    assert (tmp_path / "run" / "figures" / "overview.png").is_file()
+    again = read_config(tmp_path / "run" / "config.toml")
+    assert again.width == 4
+    assert carry_out(again, tmp_path / "run").was_finished
+
+
+@pytest.mark.skipif(not EXAMPLE.is_file(), reason="examples come with a clone of the project")
+def test_a_run_of_the_example_that_is_stopped_goes_on_to_the_bit(tmp_path):
+    flags = {"trials": 2, "epochs": 2, "images": 16}
+    config = resolve(find_study(str(EXAMPLE)), None, None, flags)
+    carry_out(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(config, tmp_path / "stopped", stop_after=3)
+    assert not (tmp_path / "stopped" / "trials" / "002").exists()
+    carry_out(config, tmp_path / "stopped")
+    assert results(tmp_path / "stopped").equals(results(tmp_path / "whole"))
+
+
+def test_real_images_of_ones_own(tmp_path, tpl):
+    """A folder for each class, alone or in train, val and test; nothing else is declared."""
+    for name, level in (("light", 200), ("dark", 40)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for k in range(8):
+            Image.new("L", (20, 24), level + k).save(tmp_path / "images" / name / f"{k}.png")
+    study = find_study(str(TINY))
+    config = resolve(study, None, None, {"data": str(tmp_path / "images"), "images": 16})
+    carry_out(config, tmp_path / "run")
+    assert results(tmp_path / "run").height == 2
+    code, out, _ = tpl("data", "check", tmp_path / "images", "--study", TINY)
+    assert code == 0
+    assert "tiny, 16 images" in " ".join(out.split())
+
+
+def test_a_module_by_name(monkeypatch):
+    monkeypatch.syspath_prepend(str(TINY.parent))
+    assert find_study("tiny_study:TINY").reference == "tiny_study:TINY"
+    with pytest.raises(StudyError, match="Expected a Study named OTHER in tiny_study:OTHER, got T"):
+        find_study("tiny_study:OTHER")
+
+
+def test_the_studys_file_is_part_of_the_code(tmp_path):
+    """A run is not carried on by another version of it in silence, wherever the file lies."""
+    file = tmp_path / "mine.py"
+    shutil.copy(TINY, file)
+    config = resolve(find_study(str(file)), None, None, {"epochs": 1})
+    carry_out(config, tmp_path / "run")
+    moved = tmp_path / "elsewhere" / "mine.py"
+    moved.parent.mkdir()
+    shutil.copy(TINY, moved)
+    again = resolve(find_study(str(moved)), None, None, {"epochs": 2})
+    carry_out(again, tmp_path / "run")
+    assert results(tmp_path / "run").height == 2
+    changed = tmp_path / "changed" / "mine.py"
+    changed.parent.mkdir()
+    changed.write_text(TINY.read_text() + "\n# another version\n")
+    other = resolve(find_study(str(changed)), None, None, {"epochs": 3})
+    assert code_version(other.study) != code_version(again.study)
+    with pytest.raises(StudyError, match="trained with other code"):
+        carry_out(other, tmp_path / "run")
+
+
+def test_settings_of_ones_own_are_checked_like_all_others(tmp_path, tpl):
+    command = ["run", EXAMPLE, *SMALL, "--out", tmp_path / "run"]
+    code, _, err = tpl(*command, "--width", "0")
+    assert code == 2
+    assert err == "tpl: width: input should be greater than or equal to 1, got 0.\n"
+    (tmp_path / "a.toml").write_text('width = "8"')
+    code, _, err = tpl(*command, "--config", tmp_path / "a.toml")
+    assert (code, "width: input should be a valid integer, got '8'" in err) == (2, True)
+    assert tpl(*command, "--backbone", "densenet121")[0] == 2
+
+
+WRONG = [
+    ("nowhere.py", None, "Expected a file with a Study at .*nowhere.py, got none"),
+    ("a.py", "import os\n1 / 0\n", "Could not import .*a.py: ZeroDivisionError in line 2"),
+    ("a.py", "x = (\n", "Could not import .*a.py: SyntaxError"),
+    ("a.py", "x = 3\n", "Expected one Study in .*a.py, got none"),
+    ("a.py:MINE", "x = 3\n", "Expected a Study named MINE in .*a.py:MINE, got none"),
+    ("no.such:THING", None, "Could not import no.such:THING: ModuleNotFoundError"),
+    ("mnist", None, "Expected a study of oct, chest, kvasir, a .py file .* got 'mnist'"),
+]
+
+
+@pytest.mark.parametrize(("reference", "text", "message"), WRONG, ids=lambda part: str(part)[:20])
+def test_what_is_wrong_with_a_study_is_told_in_one_line(
+    reference, text, message, tmp_path, tpl, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "a.py").write_text(text)
+    code, _, err = tpl("run", reference)
+    assert code == 2
+    assert err.startswith("tpl: ")
+    assert err.count("\n") == 1
+    with pytest.raises(StudyError, match=message):
+        find_study(reference)
+
+
+def test_the_papers_studies_are_found_by_name():
+    assert all(find_study(name) is study for name, study in STUDIES.items())

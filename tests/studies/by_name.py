@@ -1,0 +1,43 @@
+"""What reads images, for tests: by the study's name, and with all of the paper's to guess from."""
+
+from tensorprojection.studies.data import check as checking
+from tensorprojection.studies.data import folders, kaggle, npz, sources
+from tensorprojection.studies.data.kinds import ImageKind
+from tensorprojection.studies.registry import KINDS, find_study
+from tensorprojection.studies.report import summary
+
+
+def kind_of(study: str) -> ImageKind:
+    return find_study(study).images
+
+
+def find(study, folder):
+    return folders.find(kind_of(study), folder)
+
+
+def guess(folder):
+    return folders.guess(folder, KINDS)
+
+
+def check(path, study=None, **options):
+    return checking.check(path, KINDS if study is None else [kind_of(study)], **options)
+
+
+def open_images(study, *arguments, **options):
+    return sources.open_images(kind_of(study), *arguments, **options)
+
+
+def store_npz(path, folder, study, *arguments, **options):
+    return npz.store_npz(path, folder, kind_of(study), *arguments, **options)
+
+
+def facts(file, study=None):
+    return npz.facts(file, KINDS if study is None else [kind_of(study)])
+
+
+def get(study, *arguments):
+    return kaggle.get(kind_of(study), *arguments)
+
+
+def tables(study, **settings):
+    return summary.tables(find_study(study), **settings)
