@@ -55,11 +55,6 @@ class Devices:
 
     def check(self, config: RunConfig) -> None:
         """A ``StudyError`` where this run cannot be trained so."""
-        if find_spec("lightning_fabric") is None:
-            raise StudyError(
-                "`devices` and `precision` need Lightning Fabric, which is not installed: pip "
-                "install 'tensorprojection[ddp]'"
-            )
         for name, value in (("devices", self.devices), ("nodes", self.nodes)):
             if not 1 <= value <= MOST_DEVICES:
                 raise StudyError(f"Expected 1 to {MOST_DEVICES} `{name}`, got {value}.")
@@ -71,6 +66,11 @@ class Devices:
         if config.device not in ("cpu", "cuda"):
             raise StudyError(
                 f"Expected `device` cpu or cuda with several devices, got {config.device}."
+            )
+        if find_spec("lightning_fabric") is None:
+            raise StudyError(
+                "`devices` and `precision` need Lightning Fabric, which is not installed: pip "
+                "install 'tensorprojection[ddp]'"
             )
         if config.device == "cuda":
             import torch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,17 @@ from filelock import FileLock, Timeout
 from ..config import RunConfig
 from ..data.cache import digest_of
 from ..data.sent import content_of
+from ..errors import StudyError
 from ..files import write_whole
 from ..results import UnitFiles
-from ..trial.unit import Unit
+from ..trial.unit import Notice, Unit
 from .processes import memory_settings
 from .protocol import ATTEMPTS, STRAGGLER_SECONDS, Event, Failed, Restarted, Task
 from .ray_cluster import RayOptions, check_nodes, first_line, places
 from .ray_worker import Ended, Kept, Message, Trainer
 from .state import read_state, write_state
 
-# Without any worker at work, this long for a new one to find a place and to start.
+# Without any worker at work, this long until the cluster is looked at.
 PLACE_SECONDS = 30.0
 
 
@@ -67,7 +68,8 @@ class _Session:
         import ray
 
         self.ray = ray
-        self.options, self.task, self.jobs = executor.options, task, jobs
+        self.options, self.needed = executor.options, executor.needed
+        self.task, self.jobs = task, jobs
         self.waiting = deque(units)
         self.deaths: Counter[Unit] = Counter()
         self.lost = 0  # workers, one after the other, that died before they were given a unit
@@ -75,8 +77,8 @@ class _Session:
         self.shared = _Shared(task)
         self.task_there = ray.put(task)
         self.actor = ray.remote(
-            num_cpus=executor.needed["CPU"],
-            num_gpus=executor.needed["GPU"],
+            num_cpus=self.needed["CPU"],
+            num_gpus=self.needed["GPU"],
             max_restarts=0,
             runtime_env={"env_vars": memory_settings()},
         )(executor.trainer)
@@ -88,18 +90,28 @@ class _Session:
                 self._engage()
                 for worker in self._ready():
                     yield from self._hear(worker)
-                idle = not any(worker.unit for worker in self.workers)
-                if idle and self.waiting and time.monotonic() - self.heard > PLACE_SECONDS:
-                    yield Failed(
-                        self.waiting[0],
-                        f"no node has had room for it for {PLACE_SECONDS:.0f} s. Is the cluster "
-                        "still there, and is it free? The same command goes on from here.",
-                        stop=True,
-                    )
+                failed = yield from self._look_around()
+                if failed is not None:
+                    yield failed
                     return
         finally:
             for worker in list(self.workers):
                 self._dismiss(worker)
+
+    def _look_around(self) -> Generator[Event, None, Failed | None]:
+        """Where nobody is at work for long: whether it is of use to wait, and that it is waited."""
+        idle = not any(worker.unit for worker in self.workers)
+        if not (idle and self.waiting and time.monotonic() - self.heard > PLACE_SECONDS):
+            return None
+        self.heard = time.monotonic()
+        unit, so_long = self.waiting[0], f"no worker has started for {PLACE_SECONDS:.0f} s"
+        try:
+            places(self.needed)
+        except StudyError as error:
+            why = f"{so_long}. {error} The same command goes on from here."
+            return Failed(unit, why, stop=True)
+        yield Notice(unit, f"{so_long}: the cluster is busy. It is waited for.")
+        return None
 
     def _engage(self) -> None:
         """As many workers as there are places or units; those that find no room wait for it."""
@@ -176,7 +188,7 @@ class _Session:
         how = _how(error)
         if unit is None:
             self.lost += 1
-            if self.lost >= ATTEMPTS:
+            if self.lost >= ATTEMPTS and self.waiting:
                 why = f"{ATTEMPTS} workers ended before they could begin: {how}."
                 yield Failed(self.waiting[0], why, stop=True)
                 self.waiting.clear()

@@ -80,7 +80,7 @@ def connected(options: RayOptions) -> Iterator[None]:
         raise StudyError("This process is connected to a Ray cluster already: disconnect first.")
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
     try:
         if options.address is None:
             ray.init(address="local", include_dashboard=False, **settings)
@@ -135,8 +135,10 @@ def _check_answers(address: str) -> None:
         ) from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "Error" in line]
-        last = said[-1].partition(": ")[2] if said else "Ray ended without a reason"
-        raise StudyError(f"Could not connect to Ray at {address}: {last.strip()}")
+        last = said[-1].partition(": ")[2].strip() if said else "Ray ended without a reason"
+        if "grpc" in last:
+            last += ". An address with ray:// needs pip install 'ray[client]'"
+        raise StudyError(f"Could not connect to Ray at {address}: {last}")
 
 
 @dataclass(frozen=True)
