@@ -1,5 +1,6 @@
 """One training on several devices: the curve of one, also where a process is killed."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -130,11 +131,7 @@ def test_a_killed_rank_ends_the_others_and_all_go_on(tmp_path):
 
 def children():
     """The processes that train for this one."""
-    listed = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
-    )
-    lines = [line for line in listed.stdout.splitlines() if "spawn_main" in line]
-    return sorted(int(line.split()[0]) for line in lines)
+    return sorted(process.pid for process in multiprocessing.active_children())
 
 
 @trains

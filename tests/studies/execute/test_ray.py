@@ -117,6 +117,25 @@ def test_images_that_nodes_cannot_read_are_sent(study, cluster, tmp_path):
 
 
 @pytest.mark.heavy
+def test_from_outside_of_the_cluster(tmp_path, monkeypatch):
+    """By ray://, which starts a process for each that connects."""
+    monkeypatch.setattr(ray_cluster, "CONNECT_SECONDS", 90)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    head = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": port}
+    made = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+    config = smoke("oct", trials=1, models=("tpl2",))
+    try:
+        with executor(config, f"ray://127.0.0.1:{port}", paths=False) as there:
+            carry_out(config, tmp_path / "ray", execute=there.run_units)
+    finally:
+        made.shutdown()
+    carry_out(config, tmp_path / "local")
+    assert results(tmp_path / "ray").equals(results(tmp_path / "local"))
+
+
+@pytest.mark.heavy
 def test_a_run_goes_from_here_to_ray_and_back(cluster, tmp_path):
     """More epochs each time, and a file of lines that was lost is there again."""
     models = ("base", "tpl2")

@@ -261,8 +261,6 @@ def work(link: Connection, task: Task, place: _Place) -> None:
     end_with_parent()
     os.environ.update(place.environment())
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-    for name in ("lightning_fabric", "lightning.fabric"):  # one line a process, at every start
-        logging.getLogger(name).setLevel(logging.ERROR)
     import torch
 
     from ..trial.parallel import Parallel
@@ -317,6 +315,8 @@ def _fabric(task: Task, devices: Devices) -> Fabric:
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning_fabric.strategies.ddp import DDPStrategy
 
+    # Which tells of every start; set after the import, which sets it as well.
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     accelerator = task.config.device
     if devices.processes == 1:
         return Fabric(accelerator=accelerator, devices=1, precision=task.config.precision)

@@ -137,7 +137,7 @@ def _check_answers(address: str) -> None:
         said = [line for line in done.stderr.splitlines() if "Error" in line]
         last = said[-1].partition(": ")[2].strip() if said else "Ray ended without a reason"
         if "grpc" in last:
-            last += ". An address with ray:// needs pip install 'ray[client]'"
+            last += ". An address with ray:// needs it: pip install 'tensorprojection[ray]'"
         raise StudyError(f"Could not connect to Ray at {address}: {last}")
 
 
