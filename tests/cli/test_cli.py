@@ -144,6 +144,12 @@ MISTAKES = [
     (["spectra", "--data", "x.npy", "--out", "x.foo"], "x.foo"),
     (["spectra", "--data", "x.npy", "--out", "x"], "Expected a drawing's name to end with one of"),
     (["run", "oct", "--device", "abacus"], "The device 'abacus' cannot be used"),
+    (["run", "oct", "--executor", "abacus"], "abacus"),
+    (["run", "oct", "--address", "auto"], "--address is for --executor ray only"),
+    (["run", "oct", "--executor", "ray", "--devices", "2"], "Expected --executor ray or one"),
+    (["run", "oct", "--devices", "2", "--batch", "1"], "Expected a batch of at least 2 images"),
+    (["run", "oct", "--devices", "0"], "Expected 1 to 1024 --devices, got 0"),
+    (["run", "oct", "--precision", "half"], "half"),
     (["run", "oct", "--channels", "16"], "--channels is not a setting of the oct study"),
     (["run", "oct", "--compression", "normal"], "--compression is not a setting of the oct study"),
     (

@@ -16,9 +16,9 @@ def smoke(study: str, **flags) -> RunConfig:
     return resolve(known, "smoke", None, flags)
 
 
-def carry_out(config: RunConfig, folder: Path, jobs: int = 2) -> Outcome:
+def carry_out(config: RunConfig, folder: Path, jobs: int = 2, execute=None) -> Outcome:
     with Watch(Console(quiet=True)) as watch:
-        return run(config, folder, jobs, watch)
+        return run(config, folder, jobs, watch, execute=execute)
 
 
 def results(folder: Path) -> pl.DataFrame:

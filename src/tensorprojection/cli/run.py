@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -12,6 +12,8 @@ from ..studies.config import PRESETS, preset_for, resolve
 from ..studies.errors import StudyError
 
 if TYPE_CHECKING:
+    from ..studies.execute.parallel import Devices
+    from ..studies.execute.ray_cluster import RayOptions
     from ..studies.study import Study
 
 MOST_JOBS = 1024
@@ -58,6 +60,38 @@ def _flags(study: Study[Any] | None) -> dict[str, Any]:
             int | None,
             Parameter(group=HOW, help="Processes; as many as fill the machine by default."),
         ],
+        "executor": Annotated[
+            Literal["local", "ray"] | None,
+            Parameter(group=HOW, help="Where trials are trained: here (default), or on Ray."),
+        ],
+        "address": Annotated[
+            str | None,
+            Parameter(
+                group=HOW,
+                help="Of the Ray cluster: auto, host:port or ray://host:port; without it, one is "
+                "started here.",
+            ),
+        ],
+        "cpus_per_trial": Annotated[
+            float | None,
+            Parameter(group=HOW, help="That Ray sets apart; as many as threads by default."),
+        ],
+        "gpus_per_trial": Annotated[
+            float | None,
+            Parameter(group=HOW, help="That Ray sets apart, such as 0.5; 1 by default on cuda."),
+        ],
+        "devices": Annotated[
+            int | None,
+            Parameter(group=HOW, help="That train one network together, 1 by default."),
+        ],
+        "nodes": Annotated[
+            int | None,
+            Parameter(
+                group=HOW,
+                help="Machines with so many devices each, 1 by default; the same command is "
+                "started on all.",
+            ),
+        ],
         "unpack_limits": Annotated[
             float | None,
             Parameter(group=HOW, help="How many times as much as usual an archive may hold."),
@@ -88,10 +122,11 @@ def run(study: str, /, **given: Any) -> None:
     from rich.console import Console
 
     from ..studies.data.sources import allow_archive
+    from ..studies.execute.choose import executor
     from ..studies.registry import find_study
     from ..studies.results import RESULTS
-    from ..studies.run import default_jobs
     from ..studies.run import run as carry_out
+    from ..studies.run import take_part
     from .progress import Watch
     from .report import report
     from .settings import as_settings
@@ -99,19 +134,22 @@ def run(study: str, /, **given: Any) -> None:
     known = find_study(study)
     preset, config, jobs = given.get("preset"), given.get("config"), given.get("jobs")
     settings = as_settings(known, given) | _chosen(known, given)
-    resolved = resolve(known, preset, config, settings)
+    ray, devices = _places(given)
+    resolved = resolve(known, preset, config, settings, trained_here=ray is None)
     if jobs is not None and not 1 <= jobs <= MOST_JOBS:
         raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
     usual = Path("runs") / f"{known.name}-{preset_for(preset, config, known)}"
     folder = given.get("out") or usual
-    processes = jobs or default_jobs(resolved.threads, resolved.device)
     if (limits := given.get("unpack_limits")) is not None:
         allow_archive(resolved.data, limits)
     console = Console()
     try:
-        with Watch(console) as watch:
-            mix_versions = bool(given.get("mix_versions"))
-            outcome = carry_out(resolved, folder, processes, watch, mix_versions)
+        with Watch(console) as watch, executor(resolved, ray, devices) as chosen:
+            if chosen.helps is not None:
+                take_part(resolved, chosen.helps, watch)
+                return
+            processes, mix_versions = jobs or chosen.jobs, bool(given.get("mix_versions"))
+            outcome = carry_out(resolved, folder, processes, watch, mix_versions, chosen.execute)
     except KeyboardInterrupt as stop:
         console.print("Stopped. The same command goes on from here.")
         sys.exit(getattr(stop, "code", 130))
@@ -124,6 +162,21 @@ def run(study: str, /, **given: Any) -> None:
             f"tpl: {len(outcome.failures)} networks were not trained; see above.", file=sys.stderr
         )
         sys.exit(1)
+
+
+def _places(given: dict[str, Any]) -> tuple[RayOptions | None, Devices]:
+    """The cluster, where one is asked for, and the devices of one training."""
+    from ..studies.execute.parallel import Devices
+    from ..studies.execute.ray_cluster import RayOptions
+
+    devices = Devices(*(1 if given.get(n) is None else given[n] for n in ("devices", "nodes")))
+    if given.get("executor") == "ray":
+        each = given.get("cpus_per_trial"), given.get("gpus_per_trial")
+        return RayOptions(given.get("address"), *each), devices
+    for name in ("address", "cpus_per_trial", "gpus_per_trial"):
+        if given.get(name) is not None:
+            raise StudyError(f"`{name}` is for `executor` ray only.")
+    return None, devices
 
 
 def _chosen(study: Study[Any], given: dict[str, Any]) -> dict[str, Any]:

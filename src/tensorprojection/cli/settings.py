@@ -17,7 +17,7 @@ from ..studies.study import Study
 WHAT = Group("What is run", sort_key=0)
 HOW = Group("How it is run", sort_key=1)
 # The settings that say how a run is carried out, not what is trained.
-OF_HOW = ("threads", "device", "skip_unreadable")
+OF_HOW = ("threads", "device", "precision", "skip_unreadable")
 
 
 def study_in(tokens: Iterable[str]) -> Study[Any] | None:

@@ -26,6 +26,7 @@ PHANTOMS = "phantoms"
 PRESETS = ("smoke", "small", "paper")
 
 Split = Literal["image", "patient", "as-shipped"]
+Precision = Literal["32-true", "bf16-mixed"]  # by Lightning Fabric's names
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,9 @@ class RunConfig(BaseModel):
         description="Threads of each process, 1 by default; changes the last bits.",
     )
     device: str = Field("cpu", description="cpu (default), cuda, cuda:1 …")
+    precision: Precision = Field(
+        "32-true", description="32-true (default), or bf16-mixed: half precision where it is safe."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -163,6 +167,7 @@ def resolve(
     preset: str | None = None,
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
+    trained_here: bool = True,
 ) -> C:
     """The configuration from a preset, then a file, then flags, each overriding the one before.
 
@@ -171,6 +176,7 @@ def resolve(
         preset: where to start; see :func:`preset_for`.
         file: TOML with any of the settings.
         flags: those given; None stands for one that is not.
+        trained_here: whether the device must be one of this machine's.
     """
     given = {} if file is None else read_toml(file)
     if given.pop("study", study.reference) not in (study.reference, study.name):
@@ -187,7 +193,8 @@ def resolve(
     unknown = [name for name in config.models if name not in study.models]
     if unknown:
         raise StudyError(f"Expected models of {', '.join(study.models)}, got {', '.join(unknown)}.")
-    _check_device(config.device)
+    if trained_here:
+        _check_device(config.device)
     return config
 
 

@@ -60,15 +60,20 @@ def settings_to_inherit() -> Iterator[None]:
     By default glibc's malloc gives every large block back and gets it anew, page by page, at each
     step: for networks of this size that takes nearly as long as the arithmetic.
     """
-    settings = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-    added = [name for name in settings if name not in os.environ]
-    os.environ.update({name: settings[name] for name in added})
+    settings = memory_settings()
+    os.environ.update(settings)
     try:
         with _without_interrupts():
             yield
     finally:
-        for name in added:
+        for name in settings:
             del os.environ[name]
+
+
+def memory_settings() -> dict[str, str]:
+    """Environment variables for a process that trains, but those that the user has set."""
+    settings = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+    return {name: value for name, value in settings.items() if name not in os.environ}
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from .code_version import code_version
 from .config import RunConfig, checked, read_toml
 from .errors import StudyError
 from .execute.local import run_units
+from .execute.parallel import ParallelExecutor
 from .execute.protocol import Done, Event, Executor, Failed, Task
 from .files import write_whole
 from .inputs import RunInputs
@@ -94,12 +96,12 @@ def run(
         raise StudyError(f"Could not read or write {where}: {error.strerror or error}.") from error
 
 
-def default_jobs(threads: int, device: str) -> int:
-    """As many as fill the machine; one where a GPU does the work."""
-    if not device.startswith("cpu"):
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // threads)
+def take_part(config: RunConfig, together: ParallelExecutor, watch: Watcher) -> None:
+    """On every machine but the first: train with it; what comes of it is kept there."""
+    study = find_study(config.study)
+    inputs = study.prepare(config, 1, watch.preparing)
+    with tempfile.TemporaryDirectory(prefix="tpl-") as folder:
+        together.take_part(Task(config, inputs, Path(folder), code_version(config.study)))
 
 
 def _run(

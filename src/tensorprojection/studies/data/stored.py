@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import StudyError
 from .images import ARRAYS, KNOWN, ImageSet
+from .sent import received
 
 
 def store(images: ImageSet, folder: Path) -> None:
@@ -44,19 +45,26 @@ def open_stored(folder: Path) -> ImageSet:
     arrays: dict[str, Any] = {
         name: open_array(folder / f"{name}.npy")
         for name in ARRAYS
-        if name == "images" or (folder / f"{name}.npy").exists()
+        if name == "images" or _is_there(folder / f"{name}.npy")
     }
     listed = folder / "class_names.json"
     try:
-        class_names = tuple(json.loads(listed.read_text()))
+        class_names = tuple(json.loads(str(received(listed) or listed.read_text())))
         return ImageSet(**arrays, class_names=class_names, checked=True)
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StudyError(f"Could not open {folder}: {reason}. {AGAIN}") from error
 
 
+def _is_there(path: Path) -> bool:
+    return received(path) is not None or path.exists()
+
+
 def open_array(path: Path) -> NDArray[Any]:
     """An array of the cache, mapped."""
+    sent = received(path)
+    if isinstance(sent, np.ndarray):
+        return sent
     try:
         mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return mapped

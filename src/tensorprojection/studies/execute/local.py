@@ -7,7 +7,6 @@ parent does, however that ends.
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,13 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from ..processes import end_with_parent, start_process
-from ..trial.unit import Epoch, Notice, Step, Unit
-from .protocol import Done, Event, Failed, Restarted, Task, UnitTrainer
-
-# A unit that kills its process this often without finishing an epoch is given up.
-ATTEMPTS = 3
-SAY_SECONDS = 0.1
-
+from ..trial.unit import Epoch, GatheredSteps, Unit
+from .protocol import ATTEMPTS, Done, Event, Failed, Restarted, Task, UnitTrainer
 
 # In the parent
 
@@ -113,27 +107,5 @@ def work(link: Connection, task: Task, unit: Unit | None) -> None:
     end_with_parent()
     trainer = UnitTrainer(task)
     while unit is not None:
-        link.send(trainer(unit, _Say(link)))
+        link.send(trainer(unit, GatheredSteps(link.send)))
         unit = link.recv()
-
-
-class _Say:
-    """Sends events on; steps are gathered, as they can come by the hundred a second."""
-
-    def __init__(self, link: Connection) -> None:
-        self.link = link
-        self.steps: Step | None = None
-        self.last = time.monotonic()
-
-    def __call__(self, event: Step | Epoch | Notice) -> None:
-        now = time.monotonic()
-        if isinstance(event, Step):
-            if self.steps is not None:
-                event = event.after(self.steps)
-            if now - self.last < SAY_SECONDS:
-                self.steps = event
-                return
-        elif self.steps is not None:
-            self.link.send(self.steps)
-        self.link.send(event)
-        self.steps, self.last = None, now

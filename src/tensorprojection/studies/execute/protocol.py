@@ -27,10 +27,12 @@ from ..errors import StudyError
 from ..inputs import Data, RunInputs
 from ..registry import config_of, find_study
 from ..results import UnitFiles
-from ..trial.train import train
+from ..trial.train import Way, train
 from ..trial.unit import Epoch, Notice, Say, Step, Unit
 
 STRAGGLER_SECONDS = 60
+# A unit that kills its process this often without finishing an epoch is given up.
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,18 @@ class UnitTrainer:
 
     It holds a lock on its unit, so that a second run waits for a straggler of the first and never
     writes beside it.
+
+    Args:
+        task: what all units share.
+        way: how they are trained; by default on one device.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, way: Way | None = None) -> None:
         torch.set_num_threads(task.config.threads)
         self.task = task
         self.study = find_study(task.config.study)
         self.data: Data | None = None
+        self.way = way
 
     def __call__(self, unit: Unit, say: Say) -> Done | Failed:
         """Train the unit; what is said meanwhile goes to ``say``."""
@@ -121,7 +128,7 @@ class UnitTrainer:
         lock = UnitFiles.of(task.run, unit.trial, unit.model).lock
         lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock, timeout=STRAGGLER_SECONDS):
-            train(unit, self.study, task.config, self.data, task.run, say)
+            train(unit, self.study, task.config, self.data, task.run, say, self.way)
         lock.unlink(missing_ok=True)
 
 

@@ -65,7 +65,15 @@ def save(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def load(path: Path) -> Checkpoint | None:
-    """The checkpoint of that file, None where there is none, ``DamagedError`` where it is damaged.
+    """The checkpoint of that file, None where there is none; see :func:`read`."""
+    content = read(path)
+    if content is None:
+        return None
+    return Checkpoint(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+
+
+def read(path: Path) -> bytes | None:
+    """The file as it was written, None where there is none, ``DamagedError`` where it is damaged.
 
     torch would notice little: the tensors in its files have checksums that it does not look at.
     """
@@ -77,4 +85,4 @@ def load(path: Path) -> Checkpoint | None:
     expected = MARK + hashlib.sha256(whole[:-TRAILER]).hexdigest().encode()
     if whole[-TRAILER:] != expected:
         raise DamagedError(f"{path} is damaged")
-    return Checkpoint(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    return content

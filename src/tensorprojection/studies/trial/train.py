@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -50,20 +50,52 @@ class Training:
     optimizer: torch.optim.Optimizer
 
 
+class Way(Protocol):
+    """How an epoch is trained and validated: :class:`OneDevice`, or as in parallel.py."""
+
+    def begin(self, state: Training) -> None:
+        """The network is as it starts; what is kept of it is restored after this."""
+
+    def train_epoch(self, state: Training, epoch: int, say: Say) -> float: ...
+
+    def validate(self, state: Training) -> dict[str, float]: ...
+
+
+class OneDevice:
+    """In one process, on one device."""
+
+    def begin(self, state: Training) -> None:
+        pass
+
+    def train_epoch(self, state: Training, epoch: int, say: Say) -> float:
+        return train_epoch(state, epoch, say)
+
+    def validate(self, state: Training) -> dict[str, float]:
+        return validate(state)
+
+
 def train(
-    unit: Unit, study: Study[Any], config: RunConfig, data: Data, run: Path, say: Say
+    unit: Unit,
+    study: Study[Any],
+    config: RunConfig,
+    data: Data,
+    run: Path,
+    say: Say,
+    way: Way | None = None,
 ) -> None:
     """Train the unit to its last epoch, from its checkpoint where it has one.
 
     Every epoch ends with a checkpoint; a process that is killed loses the epoch that it was in. No
     epoch depends on how many are to come, so that more can be asked for later.
     """
+    way = way or OneDevice()
     files = UnitFiles.of(run, unit.trial, unit.model)
     there = files.read()
     if len(there.rows) >= config.epochs:  # by a process that was killed before it could say so
         return
     kept = _kept(unit, files, len(there.rows), say)
     state = set_up(unit, study, config, data)
+    way.begin(state)
     rows: list[EpochRow] = []
     if kept is not None:
         rows = _restored(kept, state, files)
@@ -72,9 +104,9 @@ def train(
     for epoch in range(len(rows) + 1, config.epochs + 1):
         started = time.perf_counter()
         with _naming(unit):
-            loss = train_epoch(state, epoch, say)
+            loss = way.train_epoch(state, epoch, say)
             seconds = time.perf_counter() - started
-            row: EpochRow = {"epoch": epoch, "train_loss": loss, **validate(state)}
+            row: EpochRow = {"epoch": epoch, "train_loss": loss, **way.validate(state)}
         _check_finite(unit, row)
         rows.append(row | {"seconds": seconds, "code": code_version(config.study)})
         taken = checkpoint.take(state.network, state.optimizer, rows, config.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,3 +52,30 @@ class Notice:
 
 
 Say = Callable[[Step | Epoch | Notice], None]
+
+
+class GatheredSteps:
+    """Passes on what is said; steps are gathered, as they can come by the hundred a second.
+
+    Args:
+        say: is told.
+        seconds: how often it is told of steps, at most.
+    """
+
+    def __init__(self, say: Say, seconds: float = 0.1) -> None:
+        self.say, self.seconds = say, seconds
+        self.steps: Step | None = None
+        self.last = time.monotonic()
+
+    def __call__(self, event: Step | Epoch | Notice) -> None:
+        now = time.monotonic()
+        if isinstance(event, Step):
+            if self.steps is not None:
+                event = event.after(self.steps)
+            if now - self.last < self.seconds:
+                self.steps = event
+                return
+        elif self.steps is not None:
+            self.say(self.steps)
+        self.say(event)
+        self.steps, self.last = None, now
