@@ -164,8 +164,8 @@ def _in_order_of(x: Tensor, shape: Sequence[int], b: int) -> Tensor:
     return x.new_empty([shape[a] for a in axes]).permute(inverse(axes))
 
 
-# By Library and not by torch.library.custom_op, whose checks take some 70 µs at every call. They are
-# called inside of a node of autograd only (fused.py), so they need no rule for it themselves.
+# By Library and not by torch.library.custom_op, whose checks take some 70 µs at every call. They
+# are called inside of a node of autograd only (fused.py), so they need no rule for it themselves.
 _LIBRARY = torch.library.Library("tensorprojection", "FRAGMENT")
 for _name, _values, _fake, _tags in (
     ("layer", _layer, _fake_layer, WAITS),

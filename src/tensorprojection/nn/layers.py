@@ -20,6 +20,7 @@ from ..engine.layout import Matrices
 from ..eps import EpsMode, check_eps
 from ..errors import ProjectionTypeError, ProjectionValueError
 from ..shapes import Shape, complete, per_mode, read_shape
+from .distributed import gathered, is_distributed, run_distributed
 from .eval_cache import CachedProjections, may_keep, renew
 from .frozen import FrozenProjection
 from .fused import can_be_one_node, project_by_weights
@@ -128,6 +129,7 @@ class _Projection(nn.Module):
 
     def _projections(self, Ws: Matrices, dtype: torch.dtype | None) -> list[Tensor | None]:
         self._check_Ws(Ws)
+        Ws = gathered(Ws)  # see Note [W is gathered]
         return [None if W is None else self._polar(k, W, dtype) for k, W in enumerate(Ws, start=1)]
 
     def _polar(self, k: int, W: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -140,6 +142,11 @@ class _Projection(nn.Module):
             check_input(x, self.in_shape)
         Ws = self.Ws
         self._check_device(x, Ws)
+        if is_distributed(x):
+            return run_distributed(self._forward, x, Ws, self.order)
+        return self._forward(x, gathered(Ws))
+
+    def _forward(self, x: Tensor, Ws: Matrices) -> Tensor:
         if can_be_one_node(x, Ws) and not self._keeps(Ws):
             self._check_Ws(Ws)
             return project_by_weights(x, Ws, self._options(Ws))
@@ -360,7 +367,7 @@ class TensorProjection(_Projection):
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The back-projection of the projection: x as far as the kept subspace holds it."""
-        return back_project(self(x), self._matrices(self.Ws, map_dtype(x)))
+        return back_project(self(x), self._matrices(gathered(self.Ws), map_dtype(x)))
 
 
 class TransposeTensorProjection(_Projection):
