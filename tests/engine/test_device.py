@@ -535,7 +535,7 @@ def test_a_copied_flag_starts_anew(again):
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_the_precision_of_products_is_not_for_U(precision, monkeypatch):
+def test_the_precision_of_products_is_not_for_U(precision):
     """U is float64 throughout, so what a user allows for float32 products does not reach it."""
     W = with_condition(32, 20, 1e3)
     D = draw((32, 20)).float()
@@ -546,9 +546,9 @@ def test_the_precision_of_products_is_not_for_U(precision, monkeypatch):
 
     expected = run()
     before = torch.get_float32_matmul_precision()
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
     torch.set_float32_matmul_precision(precision)
     try:
+        assert torch.backends.cuda.matmul.allow_tf32
         found = run()
     finally:
         torch.set_float32_matmul_precision(before)

@@ -11,12 +11,14 @@ from accelerator import NAME, Accelerator, PretendTensor, Waited, host
 
 import tensorprojection as tp
 from tensorprojection import DivergedError
+from tensorprojection.algebra.starts import INITS
 from tensorprojection.engine import dispatch, dtypes, tracing
 from tensorprojection.engine.device import engine as device_engine
 from tensorprojection.engine.device import factors
 from tensorprojection.engine.device.engine import DeviceEngine
 from tensorprojection.engine.device.flag import DeviceFlag
 from tensorprojection.nn import layers as layers_file
+from tensorprojection.surgery import merge
 
 LAYERS = {
     "OCT-2": lambda **kw: tp.TensorProjection((32, 12, 12), (20, 6, 6), **kw),
@@ -252,6 +254,28 @@ def test_looking_at_a_layer_on_a_device_without_float64():
         torch.testing.assert_close(host(layer.freeze()(held)), z, rtol=1e-4, atol=1e-5)
         kept = [layer(held), layer(held)]
     assert torch.equal(*map(host, kept))
+
+
+@pytest.mark.usefixtures("without_float64")
+@pytest.mark.parametrize("init", INITS)
+def test_starts_on_a_device_without_float64(init):
+    layer = make("OCT-2")
+    with Accelerator(float64=False, may_wait=True) as device:
+        device.put_module(layer)
+        layer.init = (init,) * 3
+        layer.reset_parameters()
+        assert isinstance(layer.W1, PretendTensor)
+        assert layer.orthogonality_error().item() < 1e-2
+
+
+@pytest.mark.usefixtures("without_float64")
+def test_weights_are_merged_on_a_device_without_float64():
+    weight, A = torch.randn(8, 4, 3, 3), torch.randn(8, 5)
+    expected = merge.into_conv_before(weight, weight[:, 0, 0, 0], A)
+    with Accelerator(float64=False, may_wait=True) as device:
+        found = merge.into_conv_before(*map(device.put, (weight, weight[:, 0, 0, 0], A)))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(host(ours), theirs)
 
 
 @pytest.mark.usefixtures("without_float64")
