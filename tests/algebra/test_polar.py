@@ -3,7 +3,7 @@
 The oracle is float64 and works on W's singular values, so that it never squares the condition.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import mpmath
 import numpy as np
@@ -25,6 +25,7 @@ from tensorprojection import (
     TransposeTensorProjection,
 )
 from tensorprojection.engine import dispatch
+from tensorprojection.engine.device.engine import DeviceEngine
 from tensorprojection.engine.kernels.library import load
 from tensorprojection.engine.torch_engine import TORCH
 from tensorprojection.functional import polar
@@ -47,6 +48,16 @@ def one_thread():
     """Small matrices by the hundred: threads would mostly wait for one another."""
     with threadpool_limits(1):
         yield
+
+
+@pytest.fixture(params=["host", "device"])
+def way(request):
+    """By the host's decompositions, and by products alone as on an accelerator, here on the CPU."""
+    with dispatch.use(DeviceEngine()) if request.param == "device" else nullcontext():
+        yield
+
+
+both_ways = pytest.mark.usefixtures("way")
 
 
 def with_condition(p, q, condition, scale=1.0, dtype=torch.float32):
@@ -79,6 +90,7 @@ def relative_error(actual, expected):
 # U in float32 and float64
 
 
+@both_ways
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(("p", "q"), SIZES, ids=size_ids)
@@ -113,6 +125,7 @@ def test_the_oracle_is_right_to_many_digits(condition):
     np.testing.assert_allclose(oracle.polar_by_svd(W, 1e-3), U, atol=1e-12)
 
 
+@both_ways
 @pytest.mark.parametrize("eps", [1e-8, 1e-2, 1.0, 50.0])
 @pytest.mark.parametrize("eps_mode", MODES)
 def test_any_eps(eps, eps_mode):
@@ -132,6 +145,7 @@ def test_a_tiny_eps_does_not_spoil_the_other_directions(eps, dtype):
     assert np.linalg.norm(U, 2) <= 1 + 2e-6
 
 
+@both_ways
 def test_not_contiguous():
     W = with_condition(12, 6, 10)
     other = torch.empty(6, 24).T[::2]
@@ -140,6 +154,7 @@ def test_not_contiguous():
     torch.testing.assert_close(polar(other), polar(W), rtol=0, atol=1e-7)
 
 
+@both_ways
 def test_dtype_of_U():
     """U is computed in float64 and cast once, to the type that is asked for."""
     W = with_condition(12, 6, 10)
@@ -152,6 +167,7 @@ def test_dtype_of_U():
 # Half types and autocast: U is computed in float32 or better, and only then cast
 
 
+@both_ways
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -178,6 +194,7 @@ def test_no_nan_at_any_condition(digits, dtype, eps_mode, size):
     assert_finite(W.to(dtype), eps_mode)
 
 
+@both_ways
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("eps_mode", MODES)
 def test_no_nan_without_full_rank(eps_mode, dtype):
@@ -201,6 +218,7 @@ def assert_finite(W, eps_mode):
         assert torch.isfinite(W.grad).all()
 
 
+@both_ways
 def test_zero_W_has_U_zero_and_gradient_one_over_eps():
     W = torch.zeros(4, 2, requires_grad=True)
     U = polar(W, 0.5)
@@ -209,6 +227,7 @@ def test_zero_W_has_U_zero_and_gradient_one_over_eps():
     torch.testing.assert_close(W.grad, torch.full((4, 2), 2.0))
 
 
+@both_ways
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("cast_to", [torch.bfloat16, torch.float16])
 def test_autocast_leaves_polar_alone(cast_to, eps_mode):
@@ -314,6 +333,7 @@ def test_all_ways_agree(condition, scale, eps_mode, monkeypatch, calls, turn_off
 # Derivatives
 
 
+@both_ways
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(("p", "q"), SIZES, ids=size_ids)
@@ -365,6 +385,7 @@ def kinds(eps_mode):
 CASES = [(kind, eps_mode) for eps_mode in MODES for kind in kinds(eps_mode)]
 
 
+@both_ways
 @pytest.mark.parametrize(("kind", "eps_mode"), CASES)
 def test_gradcheck(kind, eps_mode):
     W = torch.from_numpy(KINDS[kind]).requires_grad_()
@@ -379,6 +400,7 @@ def test_gradcheck(kind, eps_mode):
     )
 
 
+@both_ways
 @pytest.mark.parametrize(("kind", "eps_mode"), CASES)
 def test_gradgradcheck(kind, eps_mode):
     W = torch.from_numpy(KINDS[kind]).requires_grad_()
@@ -391,6 +413,7 @@ def test_gradgradcheck(kind, eps_mode):
     )
 
 
+@both_ways
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("kind", ["random", "identity", "one-column"])
 def test_third_derivative(kind, eps_mode):
@@ -413,6 +436,7 @@ def test_gradcheck_with_the_papers_eps(kind):
     assert gradgradcheck(polar, W, check_fwd_over_rev=True)
 
 
+@both_ways
 @pytest.mark.parametrize("kind", [k for k in kinds("absolute") if k != "batch"])
 @pytest.mark.parametrize("jacobian", [torch.func.jacrev, torch.func.jacfwd])
 def test_jacobian_is_eq9(kind, jacobian):
@@ -424,6 +448,7 @@ def test_jacobian_is_eq9(kind, jacobian):
     assert np.abs(actual - expected).max() <= 1e-9 * np.abs(expected).max()
 
 
+@both_ways
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_gradient_loses_nothing_but_the_last_rounding(dtype, eps_mode):
@@ -453,6 +478,7 @@ def batch_of_W(dtype):
     return W.reshape(2, 3, 8, 3)
 
 
+@both_ways
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("mapped", [False, True], ids=["batched", "vmap"])
@@ -474,6 +500,7 @@ def test_batch_is_a_loop(dtype, eps_mode, mapped):
         assert relative_error(gradient[index], gradient_alone.double().numpy()) <= tolerance
 
 
+@both_ways
 def test_gradient_of_each_sample_by_vmap():
     W = batch_of_W(torch.float64)[0]
     dL_dU = torch.from_numpy(np.random.default_rng(2).standard_normal(W.shape))
@@ -482,6 +509,7 @@ def test_gradient_of_each_sample_by_vmap():
         assert relative_error(gradient, expected_gradient(V, C, "absolute")) <= 1e-9
 
 
+@both_ways
 def test_empty_batch():
     W = torch.empty(0, 5, 3, requires_grad=True)
     U = polar(W)
@@ -572,6 +600,7 @@ def test_absolute_eps_is_in_units_of_W(case, c):
     )
 
 
+@both_ways
 def test_polar_of_U_is_U():
     """For orthonormal W; and the paper's ε is what keeps it from being exact."""
     W = torch.from_numpy(orthonormal(12, 6))

@@ -529,3 +529,28 @@ def test_a_copied_flag_starts_anew(again):
     again(flag).check()
     with pytest.raises(DivergedError):
         flag.check()
+
+
+# TF32 and its like
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_the_precision_of_products_is_not_for_U(precision):
+    """U is float64 throughout, so what a user allows for float32 products does not reach it."""
+    W = with_condition(32, 20, 1e3)
+    D = draw((32, 20)).float()
+
+    def run():
+        Us, found = modes_values([W], [1e-3], False, torch.float32)
+        return *Us, *modes_gradients([D], found, [1e-3], False, [torch.float32])
+
+    expected = run()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert torch.backends.cuda.matmul.allow_tf32
+        found = run()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)

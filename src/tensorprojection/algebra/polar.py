@@ -27,12 +27,14 @@ import torch
 from torch import Tensor
 
 from ..engine import torch_private
+from ..engine.device.polar import polar_by_products
 from ..engine.device.unrolled import polar_unrolled
-from ..engine.dispatch import engine
-from ..engine.dtypes import check_floating, no_autocast
+from ..engine.dispatch import by_products, engine
+from ..engine.dtypes import check_floating, has_float64, in_float64, no_autocast
 from ..engine.interface import Polar
+from ..engine.layer_ops import WAITS
 from ..engine.saved import save, saved
-from ..engine.torch_engine import lyapunov, through_gram, trace, work_dtype
+from ..engine.torch_engine import lyapunov, through_gram, trace
 from ..engine.tracing import Onlooker, in_transform, is_opaque, onlooker
 from ..eps import EpsMode, check_eps
 from ..errors import ProjectionError, ProjectionValueError
@@ -63,6 +65,10 @@ def polar(
 
     The singular values of U are ``σ / sqrt(σ² + ε²)`` for those of W, σ: U is orthonormal up to
     ε²/(σ² + ε²).
+
+    On an accelerator U is made by products alone, and nothing waits for the device; a W of type
+    float64 is decomposed on the host, and so is any W on a device without float64 (Apple's), where
+    U is float32 at most. Off the CPU, a W that has diverged gives NaN: only a layer names it.
     """
     eps = check_eps(eps, eps_mode)
     check_floating(W, name)
@@ -78,15 +84,23 @@ def polar(
             "torch.func.jvp inside torch.compile is not supported here: call jvp outside of the "
             "compiled function."
         )
-    options = (eps, eps_mode == "relative", dtype or W.dtype)
+    dtype = dtype or W.dtype
+    if not has_float64(W):
+        # All of it on the host, whose copies autograd knows; no float64 crosses.
+        narrow = torch.float32 if dtype == torch.float64 else dtype
+        return polar(W.cpu(), eps, eps_mode=eps_mode, dtype=narrow, name=name).to(W.device)
+    options = (eps, eps_mode == "relative", dtype)
     usual: Any = _Polar
     transformed: Any = _PolarTransformed
     with no_autocast(W):
         U: Tensor
-        if onlooker(W) is not Onlooker.TRANSFORM:
+        products, looks_on = by_products(W), onlooker(W)
+        if looks_on is not Onlooker.TRANSFORM and not products:
             U = usual.apply(W, *options, name)
         elif torch.compiler.is_compiling() or torch_private.jvp_levels(W) > 1:
             U = polar_unrolled(W, *options)  # see Note [Ordinary operations]
+        elif products:
+            U = polar_by_products(W, *options)
         else:
             U = transformed.apply(W, *options, name)[0]
     return U
@@ -110,15 +124,17 @@ def _polar_grad_values(
     return engine().polar_grad(W, grad_U, Polar(W, G, V, s), eps, relative)
 
 
-_polar_op = torch.library.custom_op("tensorprojection::polar", _polar_values, mutates_args=())
+_polar_op = torch.library.custom_op(
+    "tensorprojection::polar", _polar_values, mutates_args=(), tags=WAITS
+)
 _polar_grad_op = torch.library.custom_op(
-    "tensorprojection::polar_grad", _polar_grad_values, mutates_args=()
+    "tensorprojection::polar_grad", _polar_grad_values, mutates_args=(), tags=WAITS
 )
 
 
 @_polar_op.register_fake
 def _(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Any:
-    M = W.new_empty((*W.shape[:-2], W.shape[-1], W.shape[-1]), dtype=work_dtype(W))
+    M = W.new_empty((*W.shape[:-2], W.shape[-1], W.shape[-1]), dtype=torch.float64)
     return W.new_empty(W.shape, dtype=dtype), M, torch.empty_like(M), M.new_empty(M.shape[:-1])
 
 
@@ -135,11 +151,11 @@ def polar_values(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name
 
 def polar_by_svd(W: Tensor, eps: float, relative: bool, dtype: torch.dtype) -> Tensor:
     """U by operations that every runtime knows, for graphs that leave torch."""
-    P, sigma, Vh = torch.linalg.svd(W.to(work_dtype(W)), full_matrices=False)
+    P, sigma, Vh = torch.linalg.svd(in_float64(W), full_matrices=False)
     squares = sigma.square()
     unit = squares.mean(-1, keepdim=True) if relative else 1.0
     scaled = sigma * torch.rsqrt(squares + eps * eps * unit)
-    U: Tensor = ((P * scaled[..., None, :]) @ Vh).to(dtype)
+    U: Tensor = ((P * scaled[..., None, :]) @ Vh).to(dtype).to(W.device)
     return U
 
 

@@ -51,10 +51,10 @@ def orthogonal_(W: Tensor) -> Tensor:
         return W
     with torch.no_grad():
         # QR in float64: W then is orthonormal to its own precision, and half types work too.
-        A = torch.randn(W.shape, device=W.device).to("cpu", torch.float64)
+        A = torch.randn(W.shape, device=W.device).cpu().double()
         Q, R = torch.linalg.qr(A)
         # LAPACK leaves the columns' signs to the algorithm; fixing R's makes Q uniform.
-        return W.copy_(Q * R.diagonal().sign())
+        return W.copy_((Q * R.diagonal().sign()).to(W.dtype))
 
 
 def block_(W: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def check_scale(scale: Any) -> float:
 
 def _set(W: Tensor, U: start_values.Array) -> Tensor:
     with torch.no_grad():
-        return W.copy_(torch.from_numpy(U))
+        return W.copy_(torch.from_numpy(U).to(W.dtype))
 
 
 INITS: dict[str, Callable[[Tensor], Tensor]] = {

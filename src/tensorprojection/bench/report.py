@@ -69,7 +69,7 @@ def _sentences(steps: dict[str, Ratio], grown: dict[str, list[float]]) -> Iterat
 
 
 COLUMNS = ["case", "format", "ms", "to what it replaces", "textbook / this", "TCL / this"]
-COLUMNS += ["geotorch / this", "this / limit", "U's share", "kept / output"]
+COLUMNS += ["geotorch / this", "this / limit", "U's share", "kept / output", "compiled / this"]
 
 
 def cells(row: Row) -> list[str]:
@@ -82,6 +82,7 @@ def cells(row: Row) -> list[str]:
         str(row.to_limit),
         f"{100 * row.U_share.median:.0f} %",
         f"{row.kept_by_output:.2f}",
+        "" if row.compiled is None else str(row.compiled),
     ]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from math import prod
+from shutil import which
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor, nn
 
 import tensorprojection as tp
 from tensorprojection.engine.dispatch import engine
@@ -19,7 +21,7 @@ from .limit import gemm, limit_seconds
 from .measure import Ratio, kept_bytes, ratio, step, take_turns
 from .peers import PACKAGES, PEERS
 
-OURS = "this layer"
+OURS, COMPILED = "this layer", "compiled"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Row:
     to_limit: Ratio
     U_share: Ratio
     kept_by_output: float
+    compiled: Ratio | None = None  # None where there is no C++ compiler for torch.compile
     plan: str = field(default="")
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,6 +80,7 @@ def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True)
     contenders = {
         OURS: step(layer, x),
         "U": _U_step(layer),
+        **compiled_contender(layer, x),
         "gemm": lambda: a @ b,
         "copy": lambda: larger.clone(memory_format=torch.preserve_format),
     }
@@ -103,8 +107,17 @@ def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True)
         to_limit=ratio(times, OURS, "limit"),
         U_share=ratio(times, "U", OURS),
         kept_by_output=kept_bytes(layer, x) / (4 * case.batch * prod(case.target)),
+        compiled=ratio(times, COMPILED, OURS) if COMPILED in times else None,
         plan=str(tp.plan(layer, x)),
     )
+
+
+def compiled_contender(layer: nn.Module, x: Tensor) -> dict[str, Callable[[], None]]:
+    """The layer under torch.compile, where that can be: it needs a C++ compiler."""
+    if not any(map(which, ("c++", "g++", "clang++", "cl"))):
+        return {}
+    torch._dynamo.reset()  # what was compiled for the case before would be asked first
+    return {COMPILED: step(cast(nn.Module, torch.compile(layer, dynamic=False)), x)}
 
 
 def _U_step(layer: tp.TensorProjection | tp.TransposeTensorProjection) -> Any:

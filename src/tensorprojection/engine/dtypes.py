@@ -10,6 +10,24 @@ from torch import Tensor
 from ..errors import ProjectionTypeError
 from ..shapes import Shape, check_shape, not_floating
 
+# Devices that cannot hold float64, not even to copy from or to: Apple's.
+WITHOUT_FLOAT64 = {"mps"}
+
+
+def has_float64(x: Tensor) -> bool:
+    """Whether there is float64 where x is."""
+    return x.device.type not in WITHOUT_FLOAT64
+
+
+def in_float64(x: Tensor) -> Tensor:
+    """x in float64: where it is, or on the host if there is none."""
+    return x.double() if has_float64(x) else x.cpu().double()
+
+
+def back_like(x: Tensor, like: Tensor) -> Tensor:
+    """x, from `in_float64`, in the type and on the device of ``like``."""
+    return x.to(like.dtype).to(like.device)
+
 
 def check_tensor(x: Tensor, name: str) -> None:
     if not isinstance(x, Tensor):

@@ -2,8 +2,9 @@
 
 Note [The decomposition runs on the host]
     For a q × q matrix of this size LAPACK is faster than a GPU's solver, which moreover may return
-    garbage, silently, for a NaN. The copy of M to the host is the one synchronisation (`eigh` on
-    the device would cost one too), and the checks for NaN and for the condition are free there.
+    garbage, silently, for a NaN; and the checks for NaN and for the condition are free there. For a
+    W on a device that is four waits per mode: the copy of M to the host, and V, s and G back. So it
+    is for the CPU, and for a W of float64; others on a device go by products (engine/device).
 """
 
 from __future__ import annotations

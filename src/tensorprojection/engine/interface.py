@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..eps import EpsMode
+from .device.flag import DeviceFlag
 from .layout import Layout, Matrices
 
 
@@ -19,6 +20,7 @@ class LayerOptions(NamedTuple):
     eps: tuple[float, ...]
     eps_mode: EpsMode
     names: tuple[str, ...]
+    flag: DeviceFlag | None = None  # of a layer that is to hear of a W that diverged on a device
 
     @property
     def relative(self) -> bool:
@@ -37,7 +39,7 @@ class Polar(NamedTuple):
 class SavedForBackward(NamedTuple):
     """What a layer's backward pass needs besides x and the W's."""
 
-    tensors: tuple[Tensor | None, ...]
+    tensors: tuple[Tensor, ...]
     context: Any  # the engine's own, not tensors
 
 

@@ -114,11 +114,11 @@ def _layout(shape: Sizes, stride: Sizes, matrices: tuple[Sizes | None, ...], til
         for side in (0, 1)
     )
     program = make_program(plan, prod(large_shape) // prod(large)) if tiles else None
-    lies = (_strided(sizes, axes) for sizes in (large_shape, small_shape))
+    lies = (strided(sizes, axes) for sizes in (large_shape, small_shape))
     return Layout(axes, tuple(modes), plan, program, *lies)
 
 
-def _strided(shape: Sequence[int], axes: Sizes) -> Strided:
+def strided(shape: Sequence[int], axes: Sizes) -> Strided:
     """The tensor of this shape whose axes lie in that order, without gaps."""
     stride = [0] * len(shape)
     for i, a in enumerate(axes):

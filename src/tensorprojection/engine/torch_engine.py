@@ -18,6 +18,7 @@ from . import torch_steps as contract
 from .eigensystem import decompose, float32_suffices, gram
 from .interface import LayerOptions, Polar, SavedForBackward
 from .layout import Layout, Matrices, layout_of
+from .packed import pack, unpack
 
 
 class TorchEngine:
@@ -25,6 +26,10 @@ class TorchEngine:
 
     def layout(self, x: Tensor, Us: Matrices) -> Layout:
         return layout_of(x, Us, tiles=False)
+
+    def layout_of_layer(self, x: Tensor, Ws: Matrices) -> Layout:
+        """The layout in whose order of modes a layer with these W's saves what it found."""
+        return layout_of(x, Ws, tiles=False)
 
     def map(self, x: Tensor, Us: Matrices, transposed: bool, like: Tensor) -> Tensor:
         layout = layout_of(like, Us, tiles=False)
@@ -57,7 +62,7 @@ class TorchEngine:
         return grad_x, by_mode
 
     def polar(self, W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Polar:
-        A = W.to(work_dtype(W))
+        A = W.to(torch.float64)
         M = gram(A)
         diagonal = M.diagonal(dim1=-2, dim2=-1)
         shift = eps * eps * (diagonal.mean(-1, keepdim=True) if relative else 1.0)
@@ -83,15 +88,14 @@ class TorchEngine:
     def forward(
         self, x: Tensor, Ws: Matrices, options: LayerOptions
     ) -> tuple[Tensor, SavedForBackward]:
-        Us: list[Tensor | None] = []
-        spectra: list[Tensor | None] = []
-        for W, eps, name in zip(Ws, options.eps, options.names, strict=True):
-            found: Sequence[Tensor | None] = [None] * 4
-            if W is not None:
-                found = self.polar(W, eps, options.relative, x.dtype, name)
-            Us.append(found[0])
-            spectra += found[1:]
-        return self.map(x, Us, options.transposed, x), SavedForBackward((*Us, *spectra), None)
+        found = [
+            None if W is None else self.polar(W, eps, options.relative, x.dtype, name)
+            for W, eps, name in zip(Ws, options.eps, options.names, strict=True)
+        ]
+        Us = [None if polar is None else polar.U for polar in found]
+        layout = self.layout_of_layer(x, Ws)
+        packed = pack(found, layout.modes, x)
+        return self.map(x, Us, options.transposed, x), SavedForBackward(packed, layout)
 
     def backward(
         self,
@@ -102,27 +106,21 @@ class TorchEngine:
         options: LayerOptions,
         wanted: Sequence[bool],
     ) -> list[Tensor | None]:
-        order = len(Ws)
-        Us, spectra = saved.tensors[:order], saved.tensors[order:]
-        grad_Ws: list[Tensor | None] = [None] * order
+        Us_in_one, spectra = saved.tensors
+        layout: Layout = saved.context
+        found = unpack((Us_in_one, spectra), Ws, layout.modes)
+        Us = [None if polar is None else polar.U for polar in found]
+        grad_Ws: list[Tensor | None] = [None] * len(Ws)
         if not any(wanted[1:]):
             return [self.map(grad, Us, not options.transposed, x), *grad_Ws]
         grad_x, grad_Us = self.gradients(x, grad, Us, options.transposed, wanted[0])
-        for k, (W, U, dU) in enumerate(zip(Ws, Us, grad_Us, strict=True)):
-            G, V, s = spectra[3 * k : 3 * k + 3]
-            if wanted[k + 1] and None not in (W, U, dU, G, V, s):
-                found = Polar(U, G, V, s)  # type: ignore[arg-type]
-                grad_Ws[k] = self.polar_grad(W, dU, found, options.eps[k], options.relative)  # type: ignore[arg-type]
+        for k, (W, polar, dU) in enumerate(zip(Ws, found, grad_Us, strict=True)):
+            if wanted[k + 1] and W is not None and polar is not None and dU is not None:
+                grad_Ws[k] = self.polar_grad(W, dU, polar, options.eps[k], options.relative)
         return [grad_x, *grad_Ws]
 
 
 TORCH = TorchEngine()
-
-
-def work_dtype(W: Tensor) -> torch.dtype:
-    """The type in which M and what follows from it is computed."""
-    # Apple's GPU has no float64.
-    return torch.float32 if W.device.type == "mps" else torch.float64
 
 
 def lyapunov(C: Tensor, V: Tensor, s: Tensor) -> Tensor:

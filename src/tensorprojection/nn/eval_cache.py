@@ -6,6 +6,12 @@ Note [When U is kept]
     compared with W at every call. Nothing less notices an edit through ``W.data``, which leaves
     W's version counter alone. The comparison reads p·q numbers; the decomposition it saves costs
     many times that.
+
+Note [On an accelerator U is not kept]
+    A comparison makes the host wait for the device, at every layer and every call. To make U anew
+    is some 65 launches of small products for all modes of a layer together, which the host queues
+    and goes on. So in eval mode a layer on a device makes its U's at every call, as in training.
+    To serve a model, `freeze()` it: then there is neither.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..engine.dispatch import by_products
 from ..engine.tracing import Onlooker, onlooker
 
 Us = list[Tensor | None]
@@ -56,6 +63,8 @@ def renew(
 def may_keep(Ws: Sequence[Tensor]) -> bool:
     """Whether U can be a constant: nobody differentiates through W, and W has values to compare."""
     if torch.is_grad_enabled() and any(W.requires_grad for W in Ws):
+        return False
+    if by_products(*Ws):  # see Note [On an accelerator U is not kept]
         return False
     # What is computed inside a transform of torch.func belongs to it and must not outlive it.
     return onlooker(*Ws) in (Onlooker.NOBODY, Onlooker.MODE)

@@ -3,9 +3,10 @@
 Note [One node a layer]
     A layer's step is two dozen small calls around two or three large ones, and every node of
     autograd adds some 50 µs of its own. So a layer that trains is one node, and where the compiled
-    kernels serve, one call each way. What cannot be one node, a transform of torch.func, a
-    compiler, a backward pass that is to be differentiated itself, gets `polar` and `project` one
-    after the other, which are the same functions.
+    kernels serve, one call each way. A compiler sees one opaque operator each way (layer_ops.py).
+    What cannot be one node, a transform of torch.func, an exporter, a backward pass that is to be
+    differentiated itself, gets `polar` and `project` one after the other, which are the same
+    functions.
 """
 
 from __future__ import annotations
@@ -18,28 +19,40 @@ from torch import Tensor
 
 from ..algebra.multilinear import map_gradients
 from ..algebra.polar import polar, polar_gradient, polar_values
-from ..engine.dispatch import engine
-from ..engine.dtypes import autocasts, cast, map_dtype, no_autocast
+from ..engine.device.polar import polar_gradient_by_products
+from ..engine.dispatch import by_products, engine
+from ..engine.dtypes import autocasts, cast, has_float64, map_dtype, no_autocast
 from ..engine.interface import Engine, LayerOptions, SavedForBackward
+from ..engine.layer_ops import run_layer, run_layer_grad
 from ..engine.layout import Matrices
 from ..engine.saved import save, saved
 from ..engine.tracing import Onlooker, onlooker
+from ..eps import EpsMode
 
 
-def can_be_one_node(*tensors: Tensor | None) -> bool:
-    """Whether nobody looks on who needs to see more than one node."""
-    return onlooker(*tensors) in (Onlooker.NOBODY, Onlooker.MODE)
+def can_be_one_node(x: Tensor, Ws: Matrices) -> bool:
+    """Whether nobody looks on who needs to see more than one node, and x's device has float64."""
+    if not has_float64(x):  # U is made on the host, where autograd's copies lead
+        return False
+    return onlooker(x, *Ws) in (Onlooker.NOBODY, Onlooker.MODE, Onlooker.COMPILER)
 
 
 def project_by_weights(x: Tensor, Ws: Matrices, options: LayerOptions) -> Tensor:
     """The layer's output from its input and its W's, one per mode or None."""
-    node: Any = _Node
-    z: Tensor
     if not autocasts(x):
-        z = node.apply(options, x, *Ws)
-        return z
+        return _apply(x, Ws, options)
     x = cast(x, map_dtype(x))
     with no_autocast(x):
+        return _apply(x, Ws, options)
+
+
+def _apply(x: Tensor, Ws: Matrices, options: LayerOptions) -> Tensor:
+    node: Any = _Node
+    compiled: Any = _CompiledNode
+    z: Tensor
+    if torch.compiler.is_compiling():
+        z = compiled.apply(options.transposed, options.eps, options.eps_mode, x, *Ws)
+    else:
         z = node.apply(options, x, *Ws)
     return z
 
@@ -47,7 +60,7 @@ def project_by_weights(x: Tensor, Ws: Matrices, options: LayerOptions) -> Tensor
 class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, options: LayerOptions, x: Tensor, *Ws: Tensor | None) -> Tensor:
-        used: Engine = engine()
+        used: Engine = engine(*Ws)
         z, kept = used.forward(x, Ws, options)
         ctx.engine, ctx.options, ctx.order, ctx.context = used, options, len(Ws), kept.context
         save(ctx, x, *Ws, *kept.tensors)
@@ -64,10 +77,43 @@ def _gradients(ctx: Any, grad: Tensor) -> Sequence[Tensor | None]:
     x, *rest = saved(ctx)
     Ws, kept = rest[: ctx.order], SavedForBackward(tuple(rest[ctx.order :]), ctx.context)
     wanted, options = ctx.needs_input_grad[1:], ctx.options
-    if torch.is_grad_enabled() or not can_be_one_node(x, grad, *Ws):
+    if torch.is_grad_enabled() or onlooker(x, grad, *Ws) not in (Onlooker.NOBODY, Onlooker.MODE):
         return _differentiable(x, grad, Ws, options, wanted)
     used: Engine = ctx.engine
     return used.backward(x, grad, Ws, kept, options, wanted)
+
+
+class _CompiledNode(torch.autograd.Function):
+    """The same for a compiler, which follows a Function, and has operators in its graph."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        transposed: bool,
+        eps: tuple[float, ...],
+        eps_mode: EpsMode,
+        x: Tensor,
+        *Ws: Tensor | None,
+    ) -> Tensor:
+        z, *kept = run_layer(x, Ws, transposed, eps, eps_mode == "relative")
+        ctx.transposed, ctx.eps, ctx.eps_mode, ctx.order = transposed, eps, eps_mode, len(Ws)
+        ctx.save_for_backward(x, *Ws, *kept)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, *rest = ctx.saved_tensors
+        Ws, kept = rest[: ctx.order], rest[ctx.order :]
+        wanted = ctx.needs_input_grad[3:]
+        with no_autocast(grad):
+            if torch.is_grad_enabled():
+                names = tuple(f"W{k}" for k in range(1, ctx.order + 1))
+                options = LayerOptions(ctx.transposed, ctx.eps, ctx.eps_mode, names)
+                found = _differentiable(x, grad, Ws, options, wanted)
+            else:
+                relative = ctx.eps_mode == "relative"
+                found = run_layer_grad(x, grad, Ws, kept, ctx.transposed, ctx.eps, relative, wanted)
+        return None, None, None, *found
 
 
 def _differentiable(
@@ -86,7 +132,11 @@ def _differentiable(
     grad_x, *grad_Us = map_gradients(x, grad, Us, options.transposed, wanted)
     grad_Ws: list[Tensor | None] = [None] * len(Ws)
     for k, (W, dU) in enumerate(zip(Ws, grad_Us, strict=True)):
-        if W is not None and dU is not None:
+        if W is None or dU is None:
+            continue
+        if by_products(W):
+            grad_Ws[k] = polar_gradient_by_products(W, dU, eps[k], relative)
+        else:
             _, _, V, s = polar_values(W.detach(), eps[k], relative, x.dtype, options.names[k])
             grad_Ws[k] = polar_gradient(W, dU, V, s, eps[k], relative)
     return [grad_x, *grad_Ws]

@@ -12,12 +12,15 @@ from ..algebra.multilinear import back_project, project
 from ..algebra.polar import polar, polar_by_svd
 from ..algebra.starts import INITS, check_scale
 from ..engine import torch_private
-from ..engine.dtypes import check_input, map_dtype
+from ..engine.device.flag import DeviceFlag
+from ..engine.dispatch import by_products
+from ..engine.dtypes import back_like, check_input, in_float64, map_dtype
 from ..engine.interface import LayerOptions
 from ..engine.layout import Matrices
 from ..eps import EpsMode, check_eps
 from ..errors import ProjectionTypeError, ProjectionValueError
 from ..shapes import Shape, complete, per_mode, read_shape
+from .distributed import gathered, is_distributed, run_distributed
 from .eval_cache import CachedProjections, may_keep, renew
 from .frozen import FrozenProjection
 from .fused import can_be_one_node, project_by_weights
@@ -82,6 +85,7 @@ class _Projection(nn.Module):
         self.init_scale = tuple(map(check_scale, per_mode("init_scale", init_scale, order)))
         self._names = tuple(f"W{k}" for k in range(1, order + 1))
         self._kept: CachedProjections | None = None
+        self._flag = DeviceFlag()
 
     def _W_shapes(self) -> list[tuple[int, int] | None]:
         """Shape (larger, smaller) of each W; None for a mode left alone."""
@@ -125,6 +129,7 @@ class _Projection(nn.Module):
 
     def _projections(self, Ws: Matrices, dtype: torch.dtype | None) -> list[Tensor | None]:
         self._check_Ws(Ws)
+        Ws = gathered(Ws)  # see Note [W is gathered]
         return [None if W is None else self._polar(k, W, dtype) for k, W in enumerate(Ws, start=1)]
 
     def _polar(self, k: int, W: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -137,12 +142,23 @@ class _Projection(nn.Module):
             check_input(x, self.in_shape)
         Ws = self.Ws
         self._check_device(x, Ws)
-        if self.training and can_be_one_node(x, *Ws):
+        if is_distributed(x):
+            return run_distributed(self._forward, x, Ws, self.order)
+        return self._forward(x, gathered(Ws))
+
+    def _forward(self, x: Tensor, Ws: Matrices) -> Tensor:
+        if can_be_one_node(x, Ws) and not self._keeps(Ws):
             self._check_Ws(Ws)
-            options = LayerOptions(self.transposed, self.eps, self.eps_mode, self._names)
-            return project_by_weights(x, Ws, options)
+            return project_by_weights(x, Ws, self._options(Ws))
         Us = self._matrices(Ws, map_dtype(x))
         return back_project(x, Us) if self.transposed else project(x, Us)
+
+    def _options(self, Ws: Matrices) -> LayerOptions:
+        options = LayerOptions(self.transposed, self.eps, self.eps_mode, self._names)
+        if torch.compiler.is_compiling() or not by_products(*Ws):
+            return options
+        self._flag.check()
+        return options._replace(flag=self._flag)
 
     def _as_leaf(self, x: fx.Proxy) -> Any:
         """One call of a module in a graph of torch.fx, as torch's own layers are."""
@@ -183,6 +199,10 @@ class _Projection(nn.Module):
             with torch_private.without_jit_trace(), torch.no_grad():
                 return self._kept_or_new(Ws, dtype)  # a constant of the traced graph
         return self._kept_or_new(Ws, dtype)
+
+    def _keeps(self, Ws: Matrices) -> bool:
+        """Whether U is taken from what is kept, or kept from now on."""
+        return not self.training and may_keep([W for W in Ws if W is not None])
 
     def _kept_or_new(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
         present = [W for W in Ws if W is not None]
@@ -251,7 +271,7 @@ class _Projection(nn.Module):
                 torch.linalg.matrix_norm(
                     U.mT @ U - torch.eye(U.shape[1], dtype=U.dtype, device=U.device), 2
                 )
-                for U in (None if U is None else U.double() for U in self.projections())
+                for U in (None if U is None else in_float64(U) for U in self.projections())
                 if U is not None
             ]
         return torch.stack(errors).max() if errors else torch.zeros((), dtype=torch.float64)
@@ -341,14 +361,13 @@ class TensorProjection(_Projection):
         Of a sample that is all zeros nothing is lost: 1.
         """
         axes = tuple(range(-self.order, 0))
-        z = self(x).double().square().sum(axes)
-        total = x.double().square().sum(axes)
-        energy: Tensor = torch.where(total == 0, 1.0, z / total).to(x.dtype)
-        return energy
+        z = in_float64(self(x)).square().sum(axes)
+        total = in_float64(x).square().sum(axes)
+        return back_like(torch.where(total == 0, 1.0, z / total), x)
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The back-projection of the projection: x as far as the kept subspace holds it."""
-        return back_project(self(x), self._matrices(self.Ws, map_dtype(x)))
+        return back_project(self(x), self._matrices(gathered(self.Ws), map_dtype(x)))
 
 
 class TransposeTensorProjection(_Projection):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..engine.dtypes import has_float64, in_float64
 from ..errors import ProjectionValueError
 from .run import duplicate, run
 
@@ -52,7 +53,7 @@ def own_rounding(model: nn.Module, args: tuple[Any, ...], expected: Any) -> list
         again = tree_leaves(run(duplicate(model), args, what))
         if not all(_same(a, b) for a, b in zip(again, outputs, strict=True)):
             return nothing
-        wide = tree_leaves(run(duplicate(model).double(), tree_map(_double, args), what))
+        wide = tree_leaves(run(_double_model(duplicate(model)), tree_map(_double, args), what))
         return list(_offs(outputs, wide))
     except (ProjectionValueError, ValueError, RuntimeError):
         return nothing
@@ -64,17 +65,27 @@ def _offs(outputs: list[Any], wide: list[Any]) -> Iterator[float]:
         yield _off(a, b) if tensors and a.numel() else 0.0
 
 
+def _double_model(model: nn.Module) -> nn.Module:
+    tensors = [*model.parameters(), *model.buffers()]
+    return (model if all(map(has_float64, tensors)) else model.cpu()).double()
+
+
 def _double(a: Any) -> Any:
-    return a.double() if isinstance(a, Tensor) and a.is_floating_point() else a
+    if not isinstance(a, Tensor):
+        return a
+    if a.is_floating_point():
+        return in_float64(a)
+    return a if has_float64(a) else a.cpu()
 
 
 def _off(a: Tensor, b: Tensor) -> float:
+    a, b = in_float64(a), in_float64(b)
     equal = (a == b) | (a.isnan() & b.isnan())  # infinities too
-    return (a.double() - b.double()).abs().masked_fill(equal, 0).max().item()
+    return (a - b).abs().masked_fill(equal, 0).max().item()
 
 
 def _scale(b: Tensor) -> float:
-    return b.double().abs().nan_to_num(posinf=0.0).max().item()
+    return in_float64(b).abs().nan_to_num(posinf=0.0).max().item()
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -72,8 +72,8 @@ def mark(model: nn.Module) -> nn.Module:
     """The model with every projection marked, in place; a HOPE becomes torch's own operations."""
     for module in list(model.modules()):
         if isinstance(module, _Projection) and _is_own(module, _Projection):
-            with torch.no_grad():  # in float64: the type of x, which decides, is not known yet
-                Us = module.projections(torch.float64)
+            with torch.no_grad():  # the type of x, which decides, is not known yet
+                Us = module.projections(torch.float64)  # float32 on a device without it
             _work_as(module, Marked(Us, transposed=module.transposed))
         elif isinstance(module, FrozenProjection) and _is_own(module, FrozenProjection):
             constants = [getattr(module, f"U{k + 1}") for k in range(len(module.in_shape))]

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..engine.dtypes import back_like, in_float64
+
 
 def into_conv_before(
     weight: Tensor, bias: Tensor | None, A: Tensor
@@ -26,13 +28,13 @@ def into_conv_after(weight: Tensor, A: Tensor) -> Tensor:
 
 def into_linear_after(weight: Tensor, As: Mapping[int, Tensor], out_shape: Sequence[int]) -> Tensor:
     """Weight of the linear layer that takes the flattened tensor before the A's, by mode from 0."""
-    merged = weight.reshape(weight.shape[0], *out_shape).double()
+    merged = in_float64(weight.reshape(weight.shape[0], *out_shape))
     for k, A in As.items():
         merged = _product(merged, A.mT, k + 1)
-    return merged.flatten(1).to(weight.dtype)
+    return back_like(merged.flatten(1), weight)
 
 
 def _product(x: Tensor, A: Tensor, axis: int) -> Tensor:
     """x with ``axis`` multiplied by A."""
-    moved: Tensor = torch.tensordot(x.double(), A.double(), dims=([axis], [0]))
-    return moved.movedim(-1, axis).contiguous().to(x.dtype)
+    moved: Tensor = torch.tensordot(in_float64(x), in_float64(A), dims=([axis], [0]))
+    return back_like(moved.movedim(-1, axis).contiguous(), x)

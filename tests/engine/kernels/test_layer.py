@@ -5,7 +5,7 @@ import torch
 
 import tensorprojection as tp
 from tensorprojection.engine.kernels import calls
-from tensorprojection.engine.kernels.calls import unpack
+from tensorprojection.engine.packed import unpack
 
 from .by_kernels import run_forward, tiled
 
@@ -80,13 +80,13 @@ def test_the_kept_Us_are_those_of_the_layer(sizes):
     layer, x = make(sizes, transposed=False)
     Ws = [None if W is None else W.detach() for W in layer.Ws]
     _, packed = run_forward(x, Ws, tuple(layer.eps), False, False)
-    found = unpack(*packed, Ws, tiled(x, Ws))
+    found = unpack(packed, Ws, tiled(x, Ws).modes)
     for k, (W, right) in enumerate(zip(Ws, layer.projections(), strict=True)):
         if W is None:
             assert right is None
             assert found[k] is None
             continue
-        U, (G, V, s) = found[k], found[layer.order + 3 * k :][:3]
+        U, G, V, s = found[k]
         assert torch.equal(U, right)
         M = W.double().mT @ W.double() + layer.eps[k] ** 2 * torch.eye(len(s))
         torch.testing.assert_close((V * s.square()) @ V.mT, M)

@@ -18,15 +18,10 @@ from .flag import DeviceFlag
 from .modes import modes_gradients, modes_values
 from .polar import polar_by_products, polar_gradient_by_products
 
-# Devices that cannot hold float64: U has to be made on the host for them.
-WITHOUT_FLOAT64 = {"mps"}
-
 __all__ = [
-    "WITHOUT_FLOAT64",
     "DeviceFlag",
     "modes_gradients",
     "modes_values",
     "polar_by_products",
     "polar_gradient_by_products",
-    "polar_unrolled",
 ]

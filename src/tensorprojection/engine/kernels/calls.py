@@ -15,10 +15,9 @@ from torch import Tensor
 
 from ..interface import LayerOptions, Polar
 from ..layout import Layout, Matrices
+from ..packed import Packed
 from .library import Library
 from .program import Program
-
-Packed = tuple[Tensor, Tensor]  # the U's of all axes one after the other; G, V and s likewise
 
 
 def run_map(
@@ -129,23 +128,6 @@ def run_backward(
     )
     del held
     return [grad_x, *grad_Ws]
-
-
-def unpack(Us: Tensor, spectra: Tensor, Ws: Matrices, layout: Layout) -> tuple[Tensor | None, ...]:
-    """The U's by mode, then G, V and s by mode."""
-    order = len(Ws)
-    result: list[Tensor | None] = [None] * (4 * order)
-    entry = number = 0
-    for k in layout.modes:
-        W = None if k is None else Ws[k]
-        if k is None or W is None:
-            continue
-        p, q = W.shape
-        result[k] = Us[entry : entry + p * q].view(p, q)
-        G, V, s = spectra[number : number + (2 * q + 1) * q].split([q * q, q * q, q])
-        result[order + 3 * k : order + 3 * k + 3] = [G.view(q, q), V.view(q, q), s]
-        entry, number = entry + p * q, number + (2 * q + 1) * q
-    return tuple(result)
 
 
 def run_polar(library: Library, W: Tensor, eps: float, relative: bool) -> Polar | None:

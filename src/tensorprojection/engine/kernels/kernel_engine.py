@@ -30,6 +30,10 @@ class KernelEngine(TorchEngine):
     def layout(self, x: Tensor, Us: Matrices) -> Layout:
         return layout_of(x, Us, tiles=self.serves(x))
 
+    def layout_of_layer(self, x: Tensor, Ws: Matrices) -> Layout:
+        small = all(W is None or _is_small(W) for W in Ws)
+        return layout_of(x, Ws, tiles=small and self.serves(x, *Ws))
+
     def map(self, x: Tensor, Us: Matrices, transposed: bool, like: Tensor) -> Tensor:
         layout = layout_of(like, Us, tiles=self.serves(x, *Us))
         if layout.program is None:
@@ -63,13 +67,12 @@ class KernelEngine(TorchEngine):
     def forward(
         self, x: Tensor, Ws: Matrices, options: LayerOptions
     ) -> tuple[Tensor, SavedForBackward]:
-        if all(W is None or _is_small(W) for W in Ws):
-            layout = layout_of(x, Ws, tiles=self.serves(x, *Ws))
-            if layout.program is not None:
-                found = calls.run_forward(self.library, x, Ws, layout, options)
-                if found is not None:
-                    z, packed = found
-                    return z, SavedForBackward(packed, layout)
+        layout = self.layout_of_layer(x, Ws)
+        if layout.program is not None:
+            found = calls.run_forward(self.library, x, Ws, layout, options)
+            if found is not None:
+                z, packed = found
+                return z, SavedForBackward(packed, layout)
         # Too wide, or a W that is not finite or too ill-conditioned: one after the other.
         return super().forward(x, Ws, options)
 
@@ -82,18 +85,18 @@ class KernelEngine(TorchEngine):
         options: LayerOptions,
         wanted: Sequence[bool],
     ) -> list[Tensor | None]:
-        layout: Layout | None = saved.context
-        if layout is None:
-            return super().backward(x, grad, Ws, saved, options, wanted)
+        layout: Layout = saved.context
         Us, spectra = saved.tensors
-        assert Us is not None
-        assert spectra is not None
-        if any(wanted[1:]) and self.serves(x, grad, *Ws, Us) and is_plain(spectra):
+        if (
+            layout.program is not None
+            and any(wanted[1:])
+            and self.serves(x, grad, *Ws, Us)
+            and is_plain(spectra)
+        ):
             return calls.run_backward(
                 self.library, x, grad, Ws, (Us, spectra), layout, options, wanted
             )
-        separate = calls.unpack(Us, spectra, Ws, layout)
-        return super().backward(x, grad, Ws, SavedForBackward(separate, None), options, wanted)
+        return super().backward(x, grad, Ws, saved, options, wanted)
 
 
 def _is_float32(x: Tensor) -> bool:

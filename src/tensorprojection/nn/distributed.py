@@ -1,0 +1,57 @@
+"""Layers whose parameters, or inputs, are spread over processes as DTensors.
+
+Note [W is gathered]
+    U depends on every entry of W, and W is small. So a W that is spread over processes is gathered,
+    and each process works with the whole of it, on its own samples. Autograd brings the gradient
+    back to where W's parts are. FSDP2 does the same by itself for a forward pass, but not where a
+    method of the layer is called outside of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..engine.layout import Matrices, memory_order, strided
+from ..errors import ProjectionTypeError
+
+
+def is_distributed(x: Tensor | None) -> bool:
+    """Whether x is a DTensor; its class takes long to import where nobody has one."""
+    return hasattr(x, "full_tensor")
+
+
+def gathered(Ws: Matrices) -> list[Tensor | None]:
+    """The W's as ordinary tensors, each whole; differentiable."""
+    return [W.full_tensor() if is_distributed(W) else W for W in Ws]  # type: ignore[union-attr]
+
+
+def run_distributed(
+    run: Callable[[Tensor, Matrices], Tensor], x: Any, Ws: Matrices, order: int
+) -> Tensor:
+    """``run`` for a DTensor x, split over its batch axes at most; so is the result."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    for k, W in enumerate(Ws, start=1):
+        if W is not None and not is_distributed(W):
+            raise ProjectionTypeError(
+                f"Expected W{k} to be a DTensor, as the input is, got {type(W).__name__}: "
+                "torch.distributed.tensor.distribute_module makes them so."
+            )
+    mesh, b = x.device_mesh, x.ndim - order
+    places = [p if isinstance(p, Shard) and p.dim < b else Replicate() for p in x.placements]
+    # Each process has the gradient of its own samples: the parts of a sum.
+    of_gradient = [Partial() if isinstance(p, Shard) else Replicate() for p in places]
+    parts = [
+        None
+        if W is None
+        else W.redistribute(mesh, [Replicate()] * mesh.ndim).to_local(grad_placements=of_gradient)  # type: ignore[attr-defined]
+        for W in Ws
+    ]
+    z = run(x.redistribute(mesh, places).to_local(), parts)
+    shape = (*x.shape[:b], *z.shape[b:])
+    stride = strided(shape, memory_order(z, b)).stride
+    whole: Tensor = DTensor.from_local(z, mesh, places, shape=shape, stride=stride)  # type: ignore[arg-type]
+    return whole
