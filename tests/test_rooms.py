@@ -59,8 +59,8 @@ def allowed(module, target):
     source, target = room(module), room(target)
     if source == target:
         return True
-    if source == "keras":  # only its part for PyTorch knows PyTorch
-        return target in RULES or module == "keras.polar_torch"
+    if source == "keras":  # only its parts for PyTorch know PyTorch
+        return target in RULES or module in ("keras.polar_torch", "keras.convert")
     if source in HALVES:
         return True
     if target == "":  # the root's names are for the studies and for users

@@ -12,7 +12,7 @@ from . import ops
 from .layers import TensorProjection, TransposeTensorProjection, _Projection
 
 if TYPE_CHECKING:
-    from .. import layers as pytorch
+    from ..nn import layers as pytorch
 
 
 def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
@@ -25,7 +25,7 @@ def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
     """
     import torch
 
-    from .. import layers as pytorch
+    from ..nn import layers as pytorch
 
     if not isinstance(layer, _Projection):
         raise ProjectionTypeError(
@@ -64,7 +64,7 @@ def from_torch(layer: pytorch._Projection, *, channels_last: bool = False, **kwa
             ``(height, width, channels)``, the first mode goes last.
         kwargs: go to the Keras layer, such as ``name``.
     """
-    from .. import layers as pytorch
+    from ..nn import layers as pytorch
 
     if not isinstance(layer, pytorch._Projection):
         raise ProjectionTypeError(
