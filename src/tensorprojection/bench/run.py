@@ -116,7 +116,7 @@ def compiled_contender(layer: nn.Module, x: Tensor) -> dict[str, Callable[[], No
     """The layer under torch.compile, where that can be: it needs a C++ compiler."""
     if not any(map(which, ("c++", "g++", "clang++", "cl"))):
         return {}
-    torch._dynamo.reset()  # what was compiled for the case before would be asked first
+    torch.compiler.reset()  # what was compiled for the case before would be asked first
     return {COMPILED: step(cast(nn.Module, torch.compile(layer, dynamic=False)), x)}
 
 

@@ -2,9 +2,9 @@
 
 Note [Private names]
     A layer that keeps its numbers in C kernels has to know who else is looking: a transform, a
-    tracer, a mode. Torch has no public way to ask most of that. What is used is listed here, was
-    run on torch 2.8 and 2.13, and falls back to the careful answer (ordinary operations, which
-    everybody sees) where a version lacks a name.
+    tracer, a mode; and model surgery has to read the exporter's graphs. Torch has no public way to
+    ask most of that. What is used stands here and nowhere else, so that a new version of torch is
+    looked over in one file; tests/engine/test_torch_private.py shows what each is taken to mean.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+# torch has no public names for these; torch's own libraries import them from here too.
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_flatten as tree_flatten
+from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
+from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 _functorch = torch._C._functorch
 
@@ -147,3 +154,37 @@ def _paused() -> Iterator[None]:
         yield
     finally:
         tracer._set_tracing_state(state)
+
+
+# Graphs
+
+
+def is_operator(target: Any) -> bool:
+    """Whether a node of a graph calls one of torch's operators."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def writes(operator: Any) -> bool:
+    """Whether one of torch's operators writes into one of its arguments."""
+    return bool(operator._schema.is_mutable)
+
+
+def is_block(target: Any) -> bool:
+    """Whether a node of a graph runs a graph of its own, such as torch.cond's."""
+    return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def size_as_text(expression: Any) -> str:
+    """An expression in sizes, as Python writes it."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    text: str = PythonPrinter().doprint(expression)
+    return text
+
+
+def size_as_nodes(expression: Any, proxies: Any) -> Any:
+    """An expression in sizes, computed from proxies of a graph."""
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    return sympy_interp(PythonReferenceAnalysis, proxies, expression)

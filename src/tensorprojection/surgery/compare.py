@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ..engine.dtypes import has_float64, in_float64
+from ..engine.torch_private import tree_leaves, tree_map
 from ..errors import ProjectionValueError
 from .run import duplicate, run
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
+from ..engine.torch_private import tree_leaves
 from ..errors import ProjectionValueError
 from ..nn.hope import HOPE
 from .compare import difference, own_rounding

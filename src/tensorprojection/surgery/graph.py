@@ -10,8 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from ..engine.torch_private import (
+    is_block,
+    is_operator,
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+    writes,
+)
 from ..errors import ProjectionValueError
 from .guards import check_size_is_not, is_any_number, keep_guards
 from .inline import inline_blocks
@@ -203,10 +211,10 @@ def _has_any_batch(value: Any) -> bool:
 
 
 def _writes(node: Node) -> bool:
-    if isinstance(node.target, torch._ops.OpOverload):
-        return bool(node.target._schema.is_mutable)
+    if is_operator(node.target):
+        return writes(node.target)
     # A block, such as torch.cond's, may hold anything.
-    return isinstance(node.target, torch._ops.HigherOrderOperator) or node.op == "call_module"
+    return is_block(node.target) or node.op == "call_module"
 
 
 def _has_stored_weights(node: Node) -> bool:

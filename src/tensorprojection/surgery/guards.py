@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.proxy import GraphAppendingTracer, Proxy
 
+from ..engine import torch_private
 from ..errors import ProjectionValueError
 
 CHECK = torch.ops.aten._assert_scalar.default  # unlike torch._assert, it stays under python -O
@@ -95,15 +96,12 @@ class _Sizes:
         """The expression as nodes, and as text in terms of the arguments."""
         # Only here: sympy takes long to import.
         import sympy  # type: ignore[import-untyped]
-        from torch.utils._sympy.interp import sympy_interp
-        from torch.utils._sympy.printers import PythonPrinter
-        from torch.utils._sympy.reference import PythonReferenceAnalysis
 
         names = {symbol: sympy.Symbol(name) for symbol, (_, name) in self._known.items()}
-        text = PythonPrinter().doprint(expression.xreplace(names))
+        text = torch_private.size_as_text(expression.xreplace(names))
         proxies = {symbol: proxy for symbol, (proxy, _) in self._known.items()}
         try:
-            followed: Any = sympy_interp(PythonReferenceAnalysis, proxies, expression)
+            followed: Any = torch_private.size_as_nodes(expression, proxies)
         except Exception as error:
             raise ProjectionValueError(
                 "Expected a model whose conditions on its arguments' sizes can be checked, got "

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..engine.torch_private import TorchDispatchMode, is_operator
 
 _AUTOCAST = "wrap_with_autocast"
 _GRAD = "wrap_with_set_grad_enabled"
@@ -108,7 +109,7 @@ def _cast(module: GraphModule, node: Any, dtype: torch.dtype) -> Any:
 
 def _casts(node: Node, autocast: _Autocast) -> Iterator[tuple[Node, torch.dtype]]:
     """The inputs that autocast casts before this operation, found by trying."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not is_operator(node.target):
         return
     inputs = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
     if inputs:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from ..engine.dtypes import autocasts
+from ..engine.torch_private import tree_map
 from ..errors import ProjectionTypeError, ProjectionValueError
 
 M = TypeVar("M", bound=nn.Module)
