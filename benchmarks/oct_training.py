@@ -25,9 +25,9 @@ from torch import nn
 from tensorprojection.bench.measure import ratio, take_turns
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.phantoms import oct as phantoms
-from tensorprojection.studies.execute.processes import settings_to_inherit
 from tensorprojection.studies.models import oct_cnn
 from tensorprojection.studies.oct import OCT, PAPER, OctData
+from tensorprojection.studies.processes import settings_to_inherit
 from tensorprojection.studies.trial.train import batches
 
 

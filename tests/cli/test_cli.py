@@ -150,7 +150,7 @@ MISTAKES = [
     (["run", "oct", "--devices", "2", "--batch", "1"], "Expected a batch of at least 2 images"),
     (["run", "oct", "--devices", "0"], "Expected 1 to 1024 --devices, got 0"),
     (["run", "oct", "--precision", "half"], "half"),
-    (["run", "oct", "--channels", "16"], "Channels is not a setting of the oct study"),
+    (["run", "oct", "--channels", "16"], "--channels is not a setting of the oct study"),
     (["run", "oct", "--compression", "normal"], "--compression is not a setting of the oct study"),
     (
         ["run", "kvasir", "--compression", "normal", "--models", "tpl"],
@@ -201,7 +201,7 @@ def test_a_mistake_gives_one_line_and_exit_code_2(arguments, says, tpl, elsewher
 def test_a_file_of_settings_with_a_mistake(tpl, elsewhere):
     (elsewhere / "mine.toml").write_text("epochs = 3\nepoch = 4\n")
     code, _, err = tpl("run", "oct", "--config", "mine.toml")
-    assert (code, err) == (2, "tpl: epoch is not a setting of a run.\n")
+    assert (code, err) == (2, "tpl: epoch is not a setting of the oct study.\n")
 
 
 # tpl run

@@ -30,9 +30,11 @@ app = App(
 @app.default
 def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
     from ..studies.registry import STUDIES
-    from .settings import parse, study_in
+    from .settings import parse, refuse_others, study_in
 
-    flags = _flags(study_in(tokens))
+    study = study_in(tokens)
+    refuse_others(study, tokens)
+    flags = _flags(study)
     which = f"Which study: {', '.join(STUDIES)}, a .py file with one, or package.module:NAME."
     parse("run", run, flags, which, tokens)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from ..studies.config import RunConfig, absolute, own_settings
+from ..studies.errors import StudyError
 from ..studies.registry import STUDIES, find_study
 from ..studies.study import Study
 
@@ -60,6 +61,18 @@ def choice_flags(study: Study[Any] | None) -> Flags:
 
 
 Flags = dict[str, Any]  # names and annotated types
+
+
+def refuse_others(study: Study[Any] | None, tokens: Iterable[str]) -> None:
+    """A flag of another of the paper's studies is told to be one."""
+    if study is None:
+        return
+    others = setting_flags(None, []) | choice_flags(None)
+    own = study.settings.model_fields.keys() | {choice.name for choice in study.choices}
+    for token in tokens:
+        name = token.partition("=")[0].removeprefix("--").replace("-", "_")
+        if token.startswith("--") and name in others.keys() - own:
+            raise StudyError(f"`{name}` is not a setting of the {study.name} study.")
 
 
 def _flag(field: Any, group: Group) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
-from zipfile import BadZipFile
 
 import numpy as np
 from cyclopts import Parameter
@@ -12,6 +11,8 @@ from cyclopts import Parameter
 from ..errors import ProjectionValueError
 from ..source import Array
 from ..spectra import plot_spectra, suggest_out_shape
+from ..studies.data.npz_arrays import NpzArrays
+from ..studies.errors import StudyError
 
 
 def spectra(
@@ -57,12 +58,14 @@ def load_array(path: Path, name: str | None = None) -> Array:
         if path.suffix == ".npy":
             mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
             return mapped
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            chosen: Array = arrays[_choose(arrays.files, name, path)]
+        with NpzArrays(path) as arrays:
+            chosen: Array = arrays.whole(_choose(list(arrays.headers), name, path))
             return chosen
     except ProjectionValueError:
         raise
-    except (OSError, EOFError, ValueError, BadZipFile) as error:
+    except StudyError as error:
+        raise ProjectionValueError(f"Expected an array of numbers in {path}: {error}") from error
+    except (OSError, EOFError, ValueError) as error:
         raise ProjectionValueError(f"Expected an array of numbers in {path}: {error}.") from error
 
 

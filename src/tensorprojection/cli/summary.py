@@ -20,9 +20,11 @@ app = App(
 @app.default
 def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
     from ..studies.registry import STUDIES
-    from .settings import parse, setting_flags, study_in
+    from .settings import parse, refuse_others, setting_flags, study_in
 
-    flags = setting_flags(study_in(tokens), ["size"])
+    study = study_in(tokens)
+    refuse_others(study, tokens)
+    flags = setting_flags(study, ["size"])
     flags["json"] = Annotated[bool | None, Parameter(help="Print JSON.", negative=())]
     which = f"Whose networks: {', '.join(STUDIES)}, a .py file, or package.module:NAME."
     parse("summary", summary, flags, which, tokens)

@@ -50,7 +50,7 @@ PAPER: dict[str, Any] = {
 }
 PRESETS = {
     "paper": PAPER,
-    # Batches of 300 would leave three steps an epoch of so few images.
+    # Batches of 300 would leave three steps per epoch of so few images.
     "small": PAPER | {"images": 1200, "batch": 16, "epochs": 8, "trials": 3},
     "smoke": PAPER | {"images": 64, "size": 32, "batch": 16, "epochs": 2, "trials": 2},
 }

@@ -160,7 +160,7 @@ def test_as_shipped():
         ("as-shipped", {}, "Expected images that come divided"),
         ("by luck", {}, "by image, patient or as-shipped, got 'by luck'"),
         ("image", {"fraction": 1.0}, "a fraction between 0 and 1, got 1.0"),
-        ("image", {"counts": (0, 3)}, "at least one image a side"),
+        ("image", {"counts": (0, 3)}, "at least one image per side"),
     ],
 )
 def test_wrong_wishes(how, options, message):

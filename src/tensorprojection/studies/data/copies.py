@@ -16,7 +16,7 @@ from .augment import Augmentation, augment, draw
 from .cache import about, cached
 from .images import ImageSet, rows_of
 from .space import need_memory
-from .stored import open_array, open_stored, store_known
+from .stored import open_array, open_stored, save_array, store_known
 
 CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
 
@@ -121,7 +121,7 @@ def _fill(
     row_file.create(folder / "images.npy", (len(of), *images.images.shape[1:]), np.uint8)
     if images.masks is not None:
         row_file.create(folder / "masks.npy", (len(of), *images.masks.shape[1:]), np.uint8)
-    np.save(folder / "of.npy", of)
+    save_array(of, folder / "of.npy")
     store_known(rows_of(images.known(), of), images.class_names, folder)
 
     copy = np.arange(len(of)) - np.searchsorted(of, of)  # 0, 1, … within each original

@@ -86,6 +86,18 @@ class NpzArrays:
             array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
             return array
 
+    def whole(self, name: str) -> NDArray[Any]:
+        """A whole array of any size, for which there must be memory."""
+        header = self.headers[name]
+        if header.fortran or not header.shape:
+            with self._readable(), self._zip.open(f"{name}.npy") as file:
+                array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+                return array
+        result = np.empty(header.shape, header.dtype)
+        for start, block in self.blocks(name):
+            result[start : start + len(block)] = block
+        return result
+
     def blocks(self, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """The first row's number and the rows, as many at a time as memory is set aside for."""
         header = self.headers[name]

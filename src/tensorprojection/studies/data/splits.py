@@ -46,7 +46,7 @@ def split(
     if not 0 < fraction < 1:
         raise StudyError(f"Expected a fraction between 0 and 1, got {fraction}.")
     if counts is not None and min(counts) < 1:
-        raise StudyError(f"Expected counts of at least one image a side, got {counts}.")
+        raise StudyError(f"Expected counts of at least one image per side, got {counts}.")
     exact = Fraction(str(fraction)) if counts is None else Fraction(counts[0], sum(counts))
     draw = np.random.default_rng(seed)
     if how == "image":

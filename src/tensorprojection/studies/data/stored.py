@@ -18,7 +18,7 @@ from .sent import received
 def store(images: ImageSet, folder: Path) -> None:
     """Write every array as ``name.npy``, and the names of the classes as JSON."""
     for name in ("images", "masks"):
-        _save(getattr(images, name), folder / f"{name}.npy")
+        save_array(getattr(images, name), folder / f"{name}.npy")
     store_known(images.known(), images.class_names, folder)
 
 
@@ -27,11 +27,12 @@ def store_known(
 ) -> None:
     """Write what is known of each image, and the names of the classes; not the images."""
     for name in KNOWN:
-        _save(known.get(name), folder / f"{name}.npy")
+        save_array(known.get(name), folder / f"{name}.npy")
     (folder / "class_names.json").write_text(json.dumps(class_names))
 
 
-def _save(array: NDArray[Any] | None, path: Path) -> None:
+def save_array(array: NDArray[Any] | None, path: Path) -> None:
+    """Write a whole array, where there is one; what comes in parts goes through rows.py."""
     if array is not None:
         np.save(path, array, allow_pickle=False)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from ..processes import end_with_parent, start_process
 from ..trial.unit import Epoch, GatheredSteps, Unit
-from .processes import end_with_parent, settings_to_inherit
 from .protocol import ATTEMPTS, Done, Event, Failed, Restarted, Task, UnitTrainer
 
 # In the parent
@@ -93,11 +93,8 @@ def _on_exit(worker: _Worker, deaths: Counter[Unit], waiting: deque[Unit]) -> Ev
 
 
 def _start(task: Task, unit: Unit) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs, task, unit), daemon=True)
-    with settings_to_inherit():
-        process.start()
+    ours, theirs = multiprocessing.Pipe()
+    process = start_process(work, theirs, task, unit)
     theirs.close()  # so that the link ends when the worker does
     return _Worker(process, ours, unit)
 

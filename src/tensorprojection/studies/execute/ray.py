@@ -21,9 +21,9 @@ from ..data.cache import digest_of
 from ..data.sent import content_of
 from ..errors import StudyError
 from ..files import write_whole
+from ..processes import memory_settings
 from ..results import UnitFiles
 from ..trial.unit import Notice, Unit
-from .processes import memory_settings
 from .protocol import ATTEMPTS, STRAGGLER_SECONDS, Event, Failed, Restarted, Task
 from .ray_cluster import RayOptions, check_nodes, first_line, places
 from .ray_worker import Ended, Kept, Message, Trainer

@@ -10,10 +10,8 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +24,7 @@ from ..data.cache import about, cached
 from ..data.images import ImageSet
 from ..data.stored import open_array
 from ..errors import StudyError
-from ..execute.processes import end_with_parent, settings_to_inherit
+from ..processes import process_pool
 from .backbones import backbone, identity, preprocess
 
 BATCH = 16  # the fastest of 8, 16, 32 and 64, for both backbones
@@ -159,22 +157,14 @@ def _computing(name: str, weights: Path | None, workers: int) -> Iterator[Comput
             torch.set_num_threads(threads)
     else:
         backbone(name, weights)  # here first: a mistake in the weights is told as what it is
-        # Spawned, as a fork of a process that has run torch's threads may hang.
-        pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (name, weights))
-
-        def compute(blocks: list[NDArray[np.uint8]]) -> Iterator[Array]:
-            with settings_to_inherit():  # the pool starts its processes when it is given work
-                return pool.map(_run_in_worker, blocks)
-
         try:
-            yield compute
+            with process_pool(workers, _start, name, weights) as pool_map:
+                yield lambda blocks: pool_map(_run_in_worker, blocks)
         except BrokenProcessPool as error:
             raise StudyError(
                 "A worker process ended before its time, perhaps for lack of memory. Run again "
                 "with fewer workers: what was computed is kept."
             ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def run(network: nn.Module, name: str, images: NDArray[np.uint8]) -> Array:
@@ -192,7 +182,6 @@ _worker: tuple[nn.Module, str] | None = None  # what a worker process computes w
 
 def _start(name: str, weights: Path | None) -> None:
     global _worker
-    end_with_parent()
     torch.set_num_threads(1)
     _worker = backbone(name, weights), name
 

@@ -23,7 +23,7 @@ BLOCK = 32
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one block; every array has one row an image."""
+    """The random numbers of one block; every array has one row per image."""
 
     rng: np.random.Generator
 

@@ -1,4 +1,7 @@
-"""What all processes that a run starts have in common."""
+"""All processes that a run starts: those that train, and a pool for what is made before.
+
+Each is started anew (spawned), as a fork of a process that has run torch's threads may hang.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,48 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """A process that runs the function; it does not hear Ctrl-C."""
+    process = get_context("spawn").Process(target=target, args=arguments, daemon=True)
+    with settings_to_inherit():
+        process.start()
+    return process
+
+
+@contextmanager
+def process_pool(
+    workers: int, start: Callable[..., None], *arguments: Any
+) -> Iterator[Callable[[Callable[[T], R], Iterable[T]], Iterator[R]]]:
+    """A ``map`` over so many processes, each begun by ``start(*arguments)``.
+
+    Where a process ends before its time, it raises ``BrokenProcessPool``.
+    """
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (start, arguments))
+
+    def pool_map(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        with settings_to_inherit():  # the pool starts its processes when it is given work
+            return pool.map(function, items)
+
+    try:
+        yield pool_map
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    end_with_parent()
+    start(*arguments)
 
 
 @contextmanager

@@ -1,0 +1,72 @@
+"""The rooms of the studies: who may import whom, and that only the command line talks."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import tensorprojection.studies
+
+ROOT = Path(tensorprojection.studies.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+# What the modules of a room must not import: what stands on them.
+ABOVE = {
+    "data": {"models", "trial", "execute", "report", "study", "registry", "run"},
+    "models": {"execute", "report", "study", "registry", "run"},
+    "trial": {"execute", "report", "registry", "run"},
+    "execute": {"report", "run"},
+    "report": {"execute", "run"},
+    "": set(),
+}
+
+
+def imported(file):
+    """The package's own modules that a file imports, from the studies' folder on."""
+    here = ("tensorprojection", "studies", *file.relative_to(ROOT).parts[:-1])
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            for name in node.names:
+                yield (*module, name.name)
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                yield tuple(name.name.split("."))
+
+
+def name_of(file):
+    return str(file.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_imports_go_one_way(file):
+    room = file.relative_to(ROOT).parts[0] if file.parent != ROOT else ""
+    for module in imported(file):
+        if module[:1] != ("tensorprojection",):
+            continue
+        assert module[1:2] != ("cli",), f"{file} imports the command line"
+        assert module[1:2] != ("bench",), f"{file} imports the benchmarks"
+        if module[1:2] == ("studies",) and len(module) > 2:
+            assert module[2] not in ABOVE[room], f"{file} imports {'.'.join(module)}"
+
+
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_the_terminal_belongs_to_the_command_line(file):
+    """No module of the studies prints, draws a bar or names a flag."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "print", f"{file}:{node.lineno} prints"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = set(FLAG.findall(node.value)) - GIT
+            assert not named, f"{file}:{node.lineno} names {named}"
+    modules = {".".join(module) for module in imported(file)}
+    assert not {m for m in modules if m.startswith(("rich.progress", "rich.live", "tqdm"))}
+
+
+# What is said to git, not to a user.
+GIT = {"--error-unmatch", "--porcelain", "--untracked-files"}
