@@ -302,11 +302,11 @@ def test_a_cluster_with_other_code_or_without_it(cluster, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(ray_cluster, "code_version", lambda study: "0.1 abc, torch 1.0")
             with one_line(f"has tensorprojection {re.escape(there)}, but here is 0.1 abc"):
-                RayExecutor(RayOptions(), config)
+                RayExecutor(RayOptions(cluster.address), config)
         with monkeypatch.context() as patch:
             patch.setattr(ray_cluster, "_installed", lambda study: None)
             with within_half_a_minute(), one_line("does not have tensorprojection"):
-                RayExecutor(RayOptions(), config)
+                RayExecutor(RayOptions(cluster.address), config)
 
 
 @pytest.mark.heavy

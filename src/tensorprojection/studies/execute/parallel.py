@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from ..config import RunConfig
 from ..errors import StudyError
-from ..processes import end_with_parent, settings_to_inherit
+from ..processes import end_with_parent, start_process
 from ..results import UnitFiles
 from ..trial.unit import Epoch, GatheredSteps, Unit
 from .protocol import ATTEMPTS, Done, Event, Failed, Restarted, Task, UnitTrainer
@@ -170,18 +170,14 @@ class _Team:
     """The processes of this machine that train together."""
 
     def __init__(self, devices: Devices, meeting: Meeting, task: Task) -> None:
-        context = multiprocessing.get_context("spawn")
         port = _free_port() if meeting.port is None else meeting.port
         self.processes: list[BaseProcess] = []
         self.links: list[Connection] = []
         for local in range(devices.devices):
-            ours, theirs = context.Pipe()
+            ours, theirs = multiprocessing.Pipe()
             place = _Place(devices, replace(meeting, port=port), local)
-            process = context.Process(target=work, args=(theirs, task, place), daemon=True)
-            with settings_to_inherit():
-                process.start()
+            self.processes.append(start_process(work, theirs, task, place))
             theirs.close()
-            self.processes.append(process)
             self.links.append(ours)
 
     def begin(self, unit: Unit) -> None:

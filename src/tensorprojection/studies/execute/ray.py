@@ -56,7 +56,8 @@ class RayExecutor:
         self.options, self.trainer = options, trainer
         self.needed = options.resources(config)
         self.places = places(self.needed)
-        check_nodes(self.needed, config.study)
+        if options.address is not None:  # one that was started here has what is here
+            check_nodes(self.needed, config.study)
 
     def run_units(self, units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
         """Train these units with so many workers, and pass on what they say."""

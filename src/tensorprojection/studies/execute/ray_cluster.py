@@ -216,7 +216,7 @@ def check_nodes(needed: dict[str, float], study: str) -> None:
                 f"Node {name} has tensorprojection {found}, but here is {here}. Install the same "
                 "there: results of two versions are not mixed."
             )
-    if silent:
+    if silent and not ready:  # a slow one among others is asked again by the worker that it gets
         raise StudyError(
             f"Node {asked[silent[0]].name} has not answered for {PROBE_SECONDS:.0f} s. Remove it "
             "from the cluster, or see to it that it can start processes."
@@ -224,13 +224,18 @@ def check_nodes(needed: dict[str, float], study: str) -> None:
 
 
 def _installed(study: str) -> str | None:
-    """The code of the node that this runs on; sent whole, also to nodes without the package."""
+    """The code of the node that this runs on; sent whole, also to nodes without the package.
+
+    What it imports is light: a busy node takes half a minute to import torch.
+    """
+    from importlib.util import find_spec
+
     try:
         from tensorprojection.studies.code_version import code_version
-        from tensorprojection.studies.execute import ray_worker  # noqa: F401
     except ImportError:
         return None
-    return code_version(study)
+    needed = ("torch", "numpy", "polars", "pydantic", "filelock", "torchmetrics")
+    return code_version(study) if all(map(find_spec, needed)) else None
 
 
 def _by_value(function: Callable[[str], str | None]) -> Callable[[str], str | None]:
