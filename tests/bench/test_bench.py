@@ -2,6 +2,7 @@
 
 import json
 import sys
+from shutil import which
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from tensorprojection.bench.peers import Textbook
 from tensorprojection.cli.main import app, main
 
 
+# What torch warns of in its own code when it compiles.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings(r"ignore:`torch\.jit\.script:DeprecationWarning")
 def test_a_run_leaves_a_record_and_a_figure(tmp_path, capsys):
     app(
         ["bench", "--rounds", "2", "--only", "OCT-1", "--out", str(tmp_path)],
@@ -28,6 +32,8 @@ def test_a_run_leaves_a_record_and_a_figure(tmp_path, capsys):
     assert set(row["peers"]) == {"textbook", "TCL", "geotorch"}
     assert row["U_share"]["median"] > 0
     assert row["to_limit"]["median"] > 0
+    if any(map(which, ("c++", "g++", "clang++"))):
+        assert row["compiled"]["median"] > 0
     lines = (tmp_path / "bench.md").read_text().splitlines()
     assert lines[2].startswith("| OCT-1 | NCHW | ")
     assert (tmp_path / "bench.png").stat().st_size > 10_000
