@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import figures, table
-from .curves import Curves
-from .errors import StudyError
+from .. import figures, table
+from ..curves import Curves
+from ..errors import StudyError
 
 
 def write(curves: Curves, out: Path) -> list[Path]:
