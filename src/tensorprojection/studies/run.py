@@ -14,8 +14,10 @@ from filelock import FileLock, Timeout
 
 from .code_version import code_version
 from .config import RunConfig, checked, read_config
+from .data.stored import open_stored
 from .errors import StudyError
 from .files import write_whole
+from .kept.samples import write_samples
 from .limits import check_fits
 from .progress import Watch
 from .record import Record, add_record, read_record
@@ -93,6 +95,7 @@ def _run(config: RunConfig, folder: Path, jobs: int, watch: Watch, mix_versions:
         _check_versions(folder, units)
     _write_config(config, folder)
     add_record(folder, config, prepared, jobs)
+    write_samples(folder, open_stored(prepared.folders["images"]))
     if not missing:
         _gather(config, folder, units)
         return Outcome(folder, True, ())

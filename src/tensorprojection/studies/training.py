@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from .checkpoint import Checkpoint, DamagedError
 from .code_version import code_version
 from .config import RunConfig
 from .errors import StudyError
+from .kept.observed import observed_file
+from .kept.observer import Observer
 from .results import Row, UnitFiles
 from .seeds import batch_order, start_seed
 from .study import Data, Rows, Study
@@ -91,6 +93,7 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
     network = study.network(config, unit.model, first).to(config.device)
     if study.channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    observer = Observer(network, observed_file(run, unit.trial, unit.model))
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
     rows: list[Row] = []
     if kept is not None:
@@ -113,9 +116,10 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
                 say(Step(unit, epoch, len(x), len(x) / len(training) / config.epochs))
             seconds = time.perf_counter() - started
             row: Row = {"epoch": epoch, "train_loss": loss / len(training)}
-            row |= validate(network, study, config, data, validation)
+            row |= validate(network, study, config, data, validation, observer)
         _check_finite(unit, row)
         rows.append(row | {"seconds": seconds, "code": code_version()})
+        observer.keep(epoch, data, validation)  # see Note [Observed before the checkpoint]
         state = checkpoint.take(network, optimizer, rows, config.device)
         checkpoint.save(state, files.checkpoint)
         files.write(rows)
@@ -153,14 +157,22 @@ def _restored(
 
 
 def validate(
-    network: nn.Module, study: Study, config: RunConfig, data: Data, rows: Rows
+    network: nn.Module,
+    study: Study,
+    config: RunConfig,
+    data: Data,
+    rows: Rows,
+    observer: Observer | None = None,
 ) -> dict[str, float]:
-    """The study's metrics on these rows."""
+    """The study's metrics on these rows; an observer looks on."""
     network.eval()
     metrics = study.metrics()
-    with torch.inference_mode():
+    with torch.inference_mode(), nullcontext() if observer is None else observer.looking():
         for x, y in batches(data, rows, config):
-            metrics.update(network(x), y)
+            output = network(x)
+            metrics.update(output, y)
+            if observer is not None:
+                observer.update(output, y)
     return metrics.compute()
 
 
