@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .claims import Claim
 from .config import RunConfig
 from .data.augment import CHEST as CHANGES
 from .data.copies import CHEST_COPIES, Copies, make_copies, open_copies, rows_for
@@ -53,6 +54,21 @@ PRESETS = {
         "backbone": "efficientnet-lite0",
     },
 }
+
+CLAIMS = (
+    Claim(
+        "TensorProjection has a lower validation loss than the 1×1 convolution at every epoch.",
+        *("loss", "tpl", "base", "lower", "each"),
+    ),
+    Claim(
+        "TensorProjection has a slightly better accuracy at the end.",
+        *("accuracy", "tpl", "base", "higher", "last"),
+    ),
+    Claim(
+        "TensorProjection has a slightly better F1 score at the end.",
+        *("f1", "tpl", "base", "higher", "last"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -135,4 +151,5 @@ CHEST = Study(
     loss=nn.functional.cross_entropy,
     metrics=partial(Classification, CLASSES),
     channels_last=False,
+    claims=CLAIMS,
 )

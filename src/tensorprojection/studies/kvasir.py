@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from .claims import Claim
 from .config import RunConfig
 from .data.augment import KVASIR as CHANGES
 from .data.copies import KVASIR_COPIES, Copies, make_copies, open_copies, rows_for
@@ -49,6 +50,30 @@ PRESETS = {
         "trials": 2,
     },
 }
+
+# "First epochs", "equal" and "keeps" are given numbers here.
+CLAIMS = (
+    Claim(
+        "TensorProjection is ahead of the baseline in the first epochs.",
+        *("iou", "tpl", "base", "higher", "mean"),
+        epochs=(1, 5),
+    ),
+    Claim(
+        "Later the two are equal (IoU within 0.01 at the end).",
+        *("iou", "tpl", "base", "equal", "last"),
+        margin=0.01,
+    ),
+    Claim(
+        "With 64 channels, TensorProjection varies less between trials than the baseline.",
+        *("iou", "tpl", "base", "lower", "spread"),
+        channels=64,
+    ),
+    Claim(
+        "Compressing by 4 instead of 2 keeps the score (IoU within 0.01 at the end).",
+        *("iou", "tpl-aggressive", "tpl", "equal", "last"),
+        margin=0.01,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -116,4 +141,5 @@ KVASIR = Study(
     network=network,
     loss=dice_loss,
     metrics=Segmentation,
+    claims=CLAIMS,
 )

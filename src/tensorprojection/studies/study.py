@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .claims import Claim
 from .config import RunConfig
 from .data.cache import digest_of
 from .data.sources import Opened, open_images
@@ -72,6 +73,7 @@ class Study:
         penalty: what is added to it for the network's own sake, None for most.
         metrics: what is measured.
         channels_last: whether the network is quicker with the channels innermost in memory.
+        claims: what the paper claims of it, which a run's page holds against its results.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Study:
     metrics: Callable[[], Metrics]
     penalty: Callable[[nn.Module], Tensor | None] = lambda network: None
     channels_last: bool = True
+    claims: tuple[Claim, ...] = ()
 
 
 def open_asked_for(config: RunConfig) -> Opened:

@@ -35,9 +35,7 @@ class Observer:
     def __init__(self, network: nn.Module, file: Path) -> None:
         self.network, self.file = network, file
         self.layers = {
-            name: layer
-            for name, layer in network.named_modules()
-            if isinstance(layer, Projection)
+            name: layer for name, layer in network.named_modules() if isinstance(layer, Projection)
         }
         self.start = {f"start/{name}": U for name, U in _matrices(self.layers).items()}
         self.confusion: Array | None = None
