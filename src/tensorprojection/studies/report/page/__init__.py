@@ -28,8 +28,12 @@ def write(folders: Sequence[Path], out: Path, epoch: int | None = None) -> Path:
         out: the folder that the page goes to.
         epoch: as if the runs had ended with this epoch.
     """
-    content = as_html(read_runs(folders, epoch))
-    path = out / PAGE
+    return write_runs(read_runs(folders, epoch), out)
+
+
+def write_runs(runs: Sequence[Run], out: Path) -> Path:
+    """Write the page of runs that have been read into a folder; returns the file."""
+    content, path = as_html(runs), out / PAGE
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_whole(path, content.encode())
