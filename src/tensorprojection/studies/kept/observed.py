@@ -6,6 +6,7 @@ none, and a run that was begun by one has the epochs since: a reader asks which 
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,7 +65,8 @@ def observed_file(run: Path, trial: int, model: str) -> Path:
 def read_observed(path: Path) -> Observed | None:
     """The observations; None where there are none, or none that can be read."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # By way of memory: of a damaged file NumPy leaves the handle open.
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return None

@@ -85,7 +85,8 @@ def write_samples(run: Path, images: ImageSet) -> None:
 def read_samples(run: Path) -> Samples | None:
     """The samples of a run; None where there are none, or none that can be read."""
     try:
-        with np.load(run / SAMPLES, allow_pickle=False) as file:
+        content = io.BytesIO((run / SAMPLES).read_bytes())
+        with np.load(content, allow_pickle=False) as file:
             return Samples(
                 file["images"],
                 file["labels"],
