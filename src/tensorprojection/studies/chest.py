@@ -24,8 +24,9 @@ from .data.stored import open_stored
 from .errors import StudyError
 from .features import features_folder, open_features
 from .metrics import Classification
-from .models.backbones import BACKBONES, identity
+from .models.backbones import BACKBONES, backbone, identity
 from .models.chest_head import HEADS, chest_head, start_from_mpca
+from .models.normalise import Normalise
 from .sides import sides_of
 from .study import Prepared, Progress, Rows, Study, open_asked_for
 
@@ -140,6 +141,14 @@ def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     return made
 
 
+def front(config: RunConfig) -> nn.Module:
+    """The frozen network, for images whose features are not in the cache."""
+    assert config.backbone is not None
+    known = BACKBONES[config.backbone]
+    weights = None if config.weights is None else Path(config.weights)
+    return nn.Sequential(Normalise(known.mean, known.std), backbone(config.backbone, weights))
+
+
 CHEST = Study(
     name="chest",
     title="Chest X-ray",
@@ -152,4 +161,5 @@ CHEST = Study(
     metrics=partial(Classification, CLASSES),
     channels_last=False,
     claims=CLAIMS,
+    front=front,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -13,6 +13,7 @@ from .config import Compression, Preset, Split, StudyName
 CHEST = Group("Chest study")
 KVASIR = Group("Kvasir study")
 WHAT = Group("What is run", sort_key=0)
+Keep = Literal["best", "last", "none"]  # as in kept/networks.py, which loads torch
 HOW = Group("How it is run", sort_key=1)
 MOST_JOBS = 1024
 
@@ -123,6 +124,14 @@ def run(
     out: Annotated[
         Path | None, Parameter(group=HOW, help="The run's folder; runs/STUDY-PRESET by default.")
     ] = None,
+    keep: Annotated[
+        Keep,
+        Parameter(
+            group=HOW,
+            help="Which network of each training is kept: that with the least validation loss, the "
+            "last, or none.",
+        ),
+    ] = "best",
     mix_versions: Annotated[
         bool,
         Parameter(
@@ -189,7 +198,7 @@ def run(
     console = Console()
     try:
         with Watch(console) as watch:
-            outcome = carry_out(resolved, folder, processes, watch, mix_versions)
+            outcome = carry_out(resolved, folder, processes, watch, mix_versions, keep)
     except KeyboardInterrupt as stop:
         console.print("Stopped. The same command goes on from here.")
         sys.exit(getattr(stop, "code", 130))

@@ -17,6 +17,7 @@ from .config import RunConfig, checked, read_config
 from .data.stored import open_stored
 from .errors import StudyError
 from .files import write_whole
+from .kept.networks import Keep
 from .kept.samples import write_samples
 from .limits import check_fits
 from .progress import Watch
@@ -43,7 +44,12 @@ class Outcome:
 
 
 def run(
-    config: RunConfig, folder: Path, jobs: int, watch: Watch, mix_versions: bool = False
+    config: RunConfig,
+    folder: Path,
+    jobs: int,
+    watch: Watch,
+    mix_versions: bool = False,
+    keep: Keep = "best",
 ) -> Outcome:
     """Carry out the run in its folder; what is there already is not done again.
 
@@ -53,11 +59,12 @@ def run(
         jobs: processes that train.
         watch: is told what happens.
         mix_versions: go on also where another version of the code has trained some of it.
+        keep: which networks are kept: of the epoch with the least validation loss, the last, none.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder):
-            return _run(config, folder, jobs, watch, mix_versions)
+            return _run(config, folder, jobs, watch, mix_versions, keep)
     except MemoryError:
         raise StudyError(
             "There is not enough memory. Choose a smaller --size, or fewer --images or --jobs."
@@ -75,7 +82,9 @@ def default_jobs(threads: int, device: str) -> int:
     return max(1, (cores or 1) // threads)
 
 
-def _run(config: RunConfig, folder: Path, jobs: int, watch: Watch, mix_versions: bool) -> Outcome:
+def _run(
+    config: RunConfig, folder: Path, jobs: int, watch: Watch, mix_versions: bool, keep: Keep
+) -> Outcome:
     record = read_record(folder)
     stored = _stored(folder, record)
     if stored is not None:
@@ -104,7 +113,9 @@ def _run(config: RunConfig, folder: Path, jobs: int, watch: Watch, mix_versions:
     watch.begin(config, prepared, len(units), missing)
     watch.sides(len(training), len(validation))
     failures = []
-    for event in run_units(list(missing), jobs, Task(config, prepared, folder, code_version())):
+    for event in run_units(
+        list(missing), jobs, Task(config, prepared, folder, code_version(), keep)
+    ):
         watch.show(event)
         if isinstance(event, Done):
             _gather(config, folder, units)

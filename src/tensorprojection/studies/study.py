@@ -74,6 +74,8 @@ class Study:
         metrics: what is measured.
         channels_last: whether the network is quicker with the channels innermost in memory.
         claims: what the paper claims of it, which a run's page holds against its results.
+        front: what comes before the network for images it has not seen: from RGB pixels in [0, 1],
+            ``(N, 3, size, size)``, to the network's input.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Study:
     penalty: Callable[[nn.Module], Tensor | None] = lambda network: None
     channels_last: bool = True
     claims: tuple[Claim, ...] = ()
+    front: Callable[[RunConfig], nn.Module] = lambda config: nn.Identity()
 
 
 def open_asked_for(config: RunConfig) -> Opened:

@@ -20,6 +20,7 @@ from .checkpoint import Checkpoint, DamagedError
 from .code_version import code_version
 from .config import RunConfig
 from .errors import StudyError
+from .kept.networks import Keep, Keeper
 from .kept.observed import observed_file
 from .kept.observer import Observer
 from .results import Row, UnitFiles
@@ -75,7 +76,15 @@ class Notice:
 Report = Callable[[Step | Epoch | Notice], None]
 
 
-def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, say: Report) -> None:
+def train(
+    unit: Unit,
+    study: Study,
+    config: RunConfig,
+    data: Data,
+    run: Path,
+    say: Report,
+    keep: Keep = "none",
+) -> None:
     """Train the unit to its last epoch, from its checkpoint where it has one.
 
     Every epoch ends with a checkpoint; a process that is killed loses the epoch that it was in. No
@@ -93,6 +102,7 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
     network = study.network(config, unit.model, first).to(config.device)
     if study.channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    keeper = Keeper(keep, run, config, unit.trial, unit.model)
     observer = Observer(network, observed_file(run, unit.trial, unit.model))
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
     rows: list[Row] = []
@@ -119,6 +129,7 @@ def train(unit: Unit, study: Study, config: RunConfig, data: Data, run: Path, sa
             row |= validate(network, study, config, data, validation, observer)
         _check_finite(unit, row)
         rows.append(row | {"seconds": seconds, "code": code_version()})
+        keeper.take(network, rows[-1])
         observer.keep(epoch, data, validation)  # see Note [Observed before the checkpoint]
         state = checkpoint.take(network, optimizer, rows, config.device)
         checkpoint.save(state, files.checkpoint)

@@ -25,6 +25,7 @@ from tensorprojection.errors import ProjectionError
 from .code_version import code_version
 from .config import RunConfig
 from .errors import StudyError
+from .kept.networks import Keep
 from .processes import end_with_parent, settings_to_inherit
 from .results import UnitFiles
 from .study import Prepared
@@ -71,6 +72,7 @@ class Task:
     prepared: Prepared
     run: Path
     code: str
+    keep: Keep = "none"
 
 
 # In the parent
@@ -177,7 +179,7 @@ def work(link: Connection, task: Task, unit: Unit | None) -> None:
             data = data or study.open(config, task.prepared)
             files.lock.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(files.lock, timeout=STRAGGLER_SECONDS):
-                train(unit, study, config, data, task.run, say)
+                train(unit, study, config, data, task.run, say, task.keep)
             files.lock.unlink(missing_ok=True)
         except _CodeChangedError as error:
             link.send(Failed(unit, str(error), stop=True))
