@@ -15,6 +15,9 @@ from .errors import ProjectionError
 from .output import make_safe
 from .stopping import raising_once
 from .studies import cli_cache, cli_data
+from .studies.cli_evaluate import evaluate
+from .studies.cli_export import export
+from .studies.cli_predict import predict
 from .studies.cli_report import report
 from .studies.cli_run import run
 from .studies.cli_summary import summary
@@ -27,6 +30,9 @@ app = App(
 )
 app.command(run)
 app.command(report)
+app.command(export)
+app.command(predict)
+app.command(evaluate)
 app.command(summary)
 app.command(cli_data.app)
 app.command(cli_cache.app)

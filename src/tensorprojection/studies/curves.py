@@ -49,6 +49,7 @@ class Settings(BaseModel):
     channels: int | None = None
     data: str | None = None
     split: str = "image"
+    held_out: str | None = None  # of tpl evaluate: the images that the networks never saw
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class Curves:
             parts.append(f"{run.channels} channels")
         if run.data == "phantoms":
             parts.append("phantoms")
+        if run.held_out is not None:
+            parts.append(f"held-out images of {run.held_out}")
         return ", ".join(parts)
 
     def until(self, epoch: int) -> Curves:

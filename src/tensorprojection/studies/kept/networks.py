@@ -126,17 +126,16 @@ def load_network(run: Path, model: str, trial: int | Literal["best"] = "best") -
     known = trials_of(run, model)
     if not known:
         raise StudyError(_nothing(run, model))
-    if trial == "best":
-        trial = min(known, key=lambda number: _about_of(run, number, model).metrics["loss"])
-    elif trial not in known:
+    if trial != "best" and trial not in known:
         listed = ", ".join(map(str, known))
         raise StudyError(f"Expected a trial of {listed} for {model} in {run}, got {trial}.")
-    file = network_file(run, trial - 1, model)
-    about = _about_of(run, trial, model)
+    asked = known if trial == "best" else [trial]
+    about = min((_about_of(run, k, model) for k in asked), key=lambda a: a.metrics["loss"])
+    file = network_file(run, about.trial - 1, model)
     if file.exists():
         state = _tensors(file)
     else:
-        file = UnitFiles.of(run, trial - 1, model).checkpoint
+        file = UnitFiles.of(run, about.trial - 1, model).checkpoint
         state = _checkpoint(file)
     return KeptNetwork(_made(about, state, file), about)
 
