@@ -15,12 +15,14 @@ from .errors import ProjectionError
 from .output import make_safe
 from .stopping import raising_once
 from .studies import cli_cache, cli_data
+from .studies.cli_demo import demo
 from .studies.cli_evaluate import evaluate
 from .studies.cli_export import export
 from .studies.cli_predict import predict
 from .studies.cli_report import report
 from .studies.cli_run import run
 from .studies.cli_summary import summary
+from .studies.cli_watch import watch
 from .studies.errors import StudyError
 
 app = App(
@@ -29,6 +31,8 @@ app = App(
     version=__version__,
 )
 app.command(run)
+app.command(demo)
+app.command(watch)
 app.command(report)
 app.command(export)
 app.command(predict)

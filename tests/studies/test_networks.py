@@ -34,6 +34,12 @@ def row(epoch, loss):
     }
 
 
+def content_of(file):
+    """The tensors of a safetensors file and its header, which is in no order."""
+    with safe_open(file, "pt") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata()  # noqa: SIM118
+
+
 def new_network(config, model, seed=0):
     torch.manual_seed(seed)
     return STUDIES[config.study].network(config, model, torch.rand(16, 3, config.size, config.size))
@@ -106,7 +112,7 @@ def test_a_run_keeps_networks_and_observations_whether_it_is_stopped_or_not(tmp_
         (tmp_path / name / "trials" / "001").mkdir(parents=True)
     train(unit, study, config, data, tmp_path / "whole", lambda event: None, "best")
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     from tensorprojection.studies import checkpoint
@@ -116,19 +122,19 @@ def test_a_run_keeps_networks_and_observations_whether_it_is_stopped_or_not(tmp_
     def stop_once(state, path):
         saved.append(len(state.rows))
         if saved == [1, 2]:
-            raise Stop
+            raise StopError
         save(state, path)
 
     monkeypatch.setattr(checkpoint, "save", stop_once)
     arguments = unit, study, config, data, tmp_path / "stopped", lambda event: None, "best"
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         train(*arguments)
     train(*arguments)
     assert saved == [1, 2, 2, 3]
-    whole, stopped = (
-        network_file(tmp_path / n, 0, "tpl1").read_bytes() for n in ("whole", "stopped")
-    )
-    assert whole == stopped
+    files = [network_file(tmp_path / name, 0, "tpl1") for name in ("whole", "stopped")]
+    (whole, of_whole), (stopped, of_stopped) = map(content_of, files)
+    assert of_whole == of_stopped
+    assert all(torch.equal(value, stopped[name]) for name, value in whole.items())
     first, second = (
         read_observed(observed_file(tmp_path / n, 0, "tpl1")) for n in ("whole", "stopped")
     )
@@ -201,11 +207,9 @@ def test_what_cannot_be_loaded_is_told_in_one_line(run, tmp_path):
 def test_kept_networks_of_other_versions_and_damaged_ones_are_told(run):
     folder = run(losses=(0.5,))
     file = network_file(folder, 0, "tpl1")
-    with safe_open(file, "pt") as opened:
-        header = opened.metadata()
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    tensors, header = content_of(file)
     save_file(tensors, file, header | {"format": "99"})
-    with pytest.raises(StudyError, match="Expected a network of format 1 in .*, got 99"):
+    with pytest.raises(StudyError, match=r"Expected a network of format 1 in .*, got 99"):
         load_network(folder, "tpl1")
     smaller = {name: value for name, value in tensors.items() if name != "dense2.bias"}
     save_file(smaller, file, header)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -132,6 +133,10 @@ def run(
             "last, or none.",
         ),
     ] = "best",
+    tensorboard: Annotated[
+        bool,
+        Parameter(group=HOW, negative=(), help="Write event files for TensorBoard as well."),
+    ] = False,
     mix_versions: Annotated[
         bool,
         Parameter(
@@ -152,6 +157,7 @@ def run(
     from .config import preset_for, resolve
     from .data.sources import allow_archive
     from .errors import StudyError
+    from .kept.tensorboard import Events
     from .progress import Watch
     from .registry import STUDIES
     from .results import RESULTS
@@ -197,8 +203,9 @@ def run(
         allow_archive(resolved.data, unpack_limits)
     console = Console()
     try:
-        with Watch(console) as watch:
-            outcome = carry_out(resolved, folder, processes, watch, mix_versions, keep)
+        with Watch(console) as watch, ExitStack() as open_files:
+            also = open_files.enter_context(Events(folder)).show if tensorboard else _nothing
+            outcome = carry_out(resolved, folder, processes, watch, mix_versions, keep, also)
     except KeyboardInterrupt as stop:
         console.print("Stopped. The same command goes on from here.")
         sys.exit(getattr(stop, "code", 130))
@@ -211,6 +218,10 @@ def run(
             f"tpl: {len(outcome.failures)} networks were not trained; see above.", file=sys.stderr
         )
         sys.exit(1)
+
+
+def _nothing(event: object) -> None:
+    """Nobody else wants to know."""
 
 
 def _place(data: str | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from .registry import STUDIES
 from .results import UnitFiles, gather, write_results
 from .study import Prepared
 from .training import Unit
-from .workers import Done, Failed, Task, run_units
+from .workers import Done, Event, Failed, Task, run_units
 
 # What a second start may ask for more of: what is there does not depend on it.
 EXTENSIBLE = ("trials", "models", "epochs")
@@ -50,6 +50,7 @@ def run(
     watch: Watch,
     mix_versions: bool = False,
     keep: Keep = "best",
+    also: Callable[[Event], None] = lambda event: None,
 ) -> Outcome:
     """Carry out the run in its folder; what is there already is not done again.
 
@@ -60,11 +61,12 @@ def run(
         watch: is told what happens.
         mix_versions: go on also where another version of the code has trained some of it.
         keep: which networks are kept: of the epoch with the least validation loss, the last, none.
+        also: is told of every event, beside the watch.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder):
-            return _run(config, folder, jobs, watch, mix_versions, keep)
+            return _run(config, folder, jobs, watch, mix_versions, keep, also)
     except MemoryError:
         raise StudyError(
             "There is not enough memory. Choose a smaller --size, or fewer --images or --jobs."
@@ -83,7 +85,13 @@ def default_jobs(threads: int, device: str) -> int:
 
 
 def _run(
-    config: RunConfig, folder: Path, jobs: int, watch: Watch, mix_versions: bool, keep: Keep
+    config: RunConfig,
+    folder: Path,
+    jobs: int,
+    watch: Watch,
+    mix_versions: bool,
+    keep: Keep,
+    also: Callable[[Event], None],
 ) -> Outcome:
     record = read_record(folder)
     stored = _stored(folder, record)
@@ -117,6 +125,7 @@ def _run(
         list(missing), jobs, Task(config, prepared, folder, code_version(), keep)
     ):
         watch.show(event)
+        also(event)
         if isinstance(event, Done):
             _gather(config, folder, units)
         if isinstance(event, Failed):
