@@ -102,7 +102,7 @@ class Keeper:
             about = _about(self.file, _header(self.file))
         except (StudyError, FileNotFoundError):
             return False
-        return about.epoch < row["epoch"] and about.metrics["loss"] <= row["loss"]
+        return bool(about.epoch < row["epoch"] and about.metrics["loss"] <= row["loss"])
 
 
 def network_file(run: Path, trial: int, model: str) -> Path:

@@ -26,7 +26,7 @@
     return own.differences[from][figure.dataset.index];
   }
 
-  // uPlot's data and series: for each line its band's two ends, its trials, and its median on top.
+  // uPlot's data and series: the bands' two ends, then single trials, then the medians on top.
   function seriesOf(run, chart) {
     const models = Object.fromEntries(page.models[run].map(model => [model.name, model]));
     const lines = chart.lines.filter(line => !isHidden(run, line.model));
@@ -37,19 +37,21 @@
       series.push({ points: { show: false }, spanGaps: true, ...options });
       return series.length - 1;
     };
+    const shade = line => ink(models[line.model]);
+    for (const line of lines.filter(one => one.low.length)) {
+      const high = add(line.high, { stroke: "transparent" });
+      const low = add(line.low, { stroke: "transparent" });
+      bands.push({ series: [high, low], fill: shade(line) + "2e" });
+    }
+    if (trials.has(run)) {
+      for (const line of lines) {
+        for (const one of line.trials || []) add(one, { stroke: shade(line) + "70", width: 1 });
+      }
+    }
     for (const line of lines) {
-      const shade = ink(models[line.model]);
-      if (line.low.length) {
-        const high = add(line.high, { stroke: "transparent" });
-        const low = add(line.low, { stroke: "transparent" });
-        bands.push({ series: [high, low], fill: shade + "2e" });
-      }
-      if (trials.has(run)) {
-        for (const one of line.trials || []) add(one, { stroke: shade + "70", width: 1 });
-      }
       add(line.median, {
-        stroke: shade, width: 2.5, dash: line.dash || models[line.model].dash,
-        points: { show: chart.epochs.length < 3, size: 7, fill: shade },
+        stroke: shade(line), width: 2.5, dash: line.dash || models[line.model].dash,
+        points: { show: chart.epochs.length < 3, size: 7, fill: shade(line) },
       });
     }
     return { data, series, bands, lines, models };
