@@ -14,7 +14,7 @@ SETTINGS = {
     "size": 64,
     "images": 480,
     "trials": 6,
-    "epochs": 7,
+    "epochs": 10,
 }
 
 

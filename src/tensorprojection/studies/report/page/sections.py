@@ -130,10 +130,7 @@ def _networks(run: Run) -> Part:
     names = ("size", *own_settings(study.settings))
     try:
         all_forms = tables(study, **{name: settings[name] for name in names if name in settings})
-    except (
-        ValueError,
-        StudyError,
-    ):  # settings that no network can have: an older run's, or edited by hand
+    except (ValueError, StudyError):  # no network can have such settings; edited by hand
         return {"tables": [], "notes": []}
     made = [t for t in all_forms if t.form in run.curves.models]
     footnotes = list(dict.fromkeys(row.note for t in made for row in t.rows if row.note))
