@@ -35,8 +35,8 @@ $(VENV)/.kernels: $(wildcard $(KERNELS)/csrc/*.[ch])
 
 setup: $(VENV)/.test $(VENV)/.kernels ## create .venv and install everything, for working on the project
 
-demo: $(VENV)/.demo $(VENV)/.kernels ## train the paper's OCT network on phantoms: MaxPooling beside TensorProjection
-	$(BIN)/tpl run oct --trials 1 --out runs/demo
+demo: $(VENV)/.demo $(VENV)/.kernels ## train the paper's OCT network on phantoms: poolings beside TensorProjection
+	$(BIN)/tpl demo
 
 lint: $(VENV)/.test $(VENV)/.kernels ## style and types
 	$(BIN)/ruff check

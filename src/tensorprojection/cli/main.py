@@ -19,8 +19,13 @@ from . import data as cli_data
 from . import run as cli_run
 from . import summary as cli_summary
 from .bench import bench
+from .demo import demo
+from .evaluate import evaluate
+from .export import export
+from .predict import predict
 from .report import report
 from .spectra import spectra
+from .watch import watch
 from .wording import as_flags
 
 app = App(
@@ -29,7 +34,12 @@ app = App(
     version=__version__,
 )
 app.command(cli_run.app)
+app.command(demo)
+app.command(watch)
 app.command(report)
+app.command(export)
+app.command(predict)
+app.command(evaluate)
 app.command(cli_summary.app)
 app.command(cli_data.app)
 app.command(cli_cache.app)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -44,6 +44,7 @@ class Watch:
         self.unkept: defaultdict[Unit, float] = defaultdict(float)  # shares of the epoch under way
         self.epochs = 0
         self.units = self.done = 0
+        self.also: Callable[[Event], None] | None = None  # is told of every event as well
 
     def __enter__(self) -> Self:
         self.bars.start()
@@ -90,6 +91,8 @@ class Watch:
 
     def show(self, event: Event) -> None:
         """Something has happened in training."""
+        if self.also is not None:
+            self.also(event)
         if isinstance(event, Step):
             self.throughput.add(event.images)
             self.bars.advance(self.tasks["all"], event.share)

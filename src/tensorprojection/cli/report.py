@@ -1,4 +1,4 @@
-"""``tpl report``: the figures and the table of a run."""
+"""``tpl report``: the page, the figures and the table of a run."""
 
 from __future__ import annotations
 
@@ -9,31 +9,40 @@ from cyclopts import Parameter
 
 
 def report(
-    folder: Annotated[Path, Parameter(help="The folder of a run, finished or not.")],
-    /,
-    *,
+    *folders: Annotated[Path, Parameter(help="The folders of runs, finished or not.")],
     out: Annotated[
         Path | None,
-        Parameter(help="Where figures and table go. Default: the run's folder."),
+        Parameter(help="Where page, figures and table go. Default: the first run's folder."),
     ] = None,
     epoch: Annotated[
         int | None, Parameter(help="As if the run had ended with this epoch. Default: its last.")
     ] = None,
 ) -> None:
-    """Figures of every metric by epoch, and a table of the last and the best epoch."""
+    """One page of a run, to look at and to send on: report.html; figures, and a table.
+
+    Several runs of one study are compared in one page: sizes, channels, compressions, starts.
+    """
     from rich.console import Console
 
-    from ..studies.report.curves import read
+    from ..studies.errors import StudyError
+    from ..studies.report import page
+    from ..studies.report.page.runs import read_runs
     from ..studies.report.table import render
     from ..studies.report.write import write
 
-    curves = read(folder) if epoch is None else read(folder).until(epoch)
+    if not folders:
+        raise StudyError("Expected the folder of a run, got none.")
+    runs = read_runs(folders, epoch)  # what is wrong with one of them is told first
     console = Console(highlight=False)
-    console.print(render(curves))
-    own = folder if epoch is None else folder / f"epoch-{epoch}"
+    own = folders[0] if epoch is None else folders[0] / f"epoch-{epoch}"
     where = own if out is None else out
-    write(curves, where)
-    console.print(f"Figures: {where / 'figures'}", soft_wrap=True, markup=False)
-    console.print(
-        f"Table: {where / 'table.md'}, {where / 'table.csv'}", soft_wrap=True, markup=False
-    )
+    if len(folders) == 1:
+        curves = runs[0].curves
+        console.print(render(curves))
+        write(curves, where)
+        console.print(f"Figures: {where / 'figures'}", soft_wrap=True, markup=False)
+        console.print(
+            f"Table: {where / 'table.md'}, {where / 'table.csv'}", soft_wrap=True, markup=False
+        )
+    made = page.write_runs(runs, where)
+    console.print(f"Page: {made}", soft_wrap=True, markup=False)

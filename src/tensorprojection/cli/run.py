@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from ..studies.errors import StudyError
 if TYPE_CHECKING:
     from ..studies.execute.parallel import Devices
     from ..studies.execute.ray_cluster import RayOptions
+    from ..studies.network_file import Keep
     from ..studies.study import Study
 
 MOST_JOBS = 1024
@@ -100,6 +102,18 @@ def _flags(study: Study[Any] | None) -> dict[str, Any]:
             Path | None,
             Parameter(group=HOW, help="The run's folder; runs/STUDY-PRESET by default."),
         ],
+        "keep": Annotated[
+            Literal["best", "last", "none"] | None,
+            Parameter(
+                group=HOW,
+                help="Which network of each training is kept: that with the least validation loss "
+                "(best, the default), the last, or none.",
+            ),
+        ],
+        "tensorboard": Annotated[
+            bool | None,
+            Parameter(group=HOW, negative=(), help="Write event files for TensorBoard as well."),
+        ],
         "mix_versions": Annotated[
             bool | None,
             Parameter(
@@ -130,6 +144,7 @@ def run(study: str, /, **given: Any) -> None:
     from .progress import Watch
     from .report import report
     from .settings import as_settings
+    from .tensorboard import Events
 
     known = find_study(study)
     preset, config, jobs = given.get("preset"), given.get("config"), given.get("jobs")
@@ -144,12 +159,20 @@ def run(study: str, /, **given: Any) -> None:
         allow_archive(resolved.data, limits)
     console = Console()
     try:
-        with Watch(console) as watch, executor(resolved, ray, devices) as chosen:
+        with (
+            Watch(console) as watch,
+            executor(resolved, ray, devices) as chosen,
+            Events(folder) if given.get("tensorboard") else nullcontext() as events,
+        ):
             if chosen.helps is not None:
                 take_part(resolved, chosen.helps, watch)
                 return
             processes, mix_versions = jobs or chosen.jobs, bool(given.get("mix_versions"))
-            outcome = carry_out(resolved, folder, processes, watch, mix_versions, chosen.execute)
+            watch.also = None if events is None else events.show
+            keep: Keep = given["keep"] if given.get("keep") else "best"
+            outcome = carry_out(
+                resolved, folder, processes, watch, mix_versions, chosen.execute, keep
+            )
     except KeyboardInterrupt as stop:
         console.print("Stopped. The same command goes on from here.")
         sys.exit(getattr(stop, "code", 130))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from .config import RunConfig
     from .data.images import ImageSet
     from .data.kinds import ImageKind
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     from .study import Study
     from .trial.metrics import Metric
 
-__all__ = ["Data", "ImageKind", "ImageSet", "Metric", "RunConfig", "RunInputs", "Study"]
+__all__ = ["Data", "ImageKind", "ImageSet", "Metric", "RunConfig", "RunInputs", "Study", "load"]
 
 _WHERE = {
     "Data": "inputs",
@@ -24,6 +27,24 @@ _WHERE = {
     "RunInputs": "inputs",
     "Study": "study",
 }
+
+
+def load(folder: str | Path, model: str, trial: int | Literal["best"] = "best") -> nn.Module:
+    """A network that a run has trained, in evaluation mode.
+
+    ::
+
+        network = tensorprojection.studies.load("runs/oct-small", model="tpl1", trial=2)
+        logits = network(images)  # (N, 3, 96, 96) in [0, 1]; for chest: the frozen net's features
+
+    Args:
+        folder: of the run.
+        model: the network's name, as ``tpl summary`` lists them.
+        trial: its number, from 1, or "best": the one with the lowest validation loss.
+    """
+    from .kept.networks import load_network
+
+    return load_network(Path(folder), model, trial).network
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from .claims import Claim
 from .config import Absent, Place, RunConfig
 from .data.augment import Augmentation
 from .data.copies import Copies, make_copies, open_copies, rows_for
@@ -28,10 +29,11 @@ from .data.stored import open_stored
 from .errors import StudyError
 from .image_data import load_images
 from .inputs import Progress, Rows, RunInputs
-from .models.backbones import BACKBONES, identity
+from .models.backbones import BACKBONES, backbone, identity
 from .models.chest_head import HEADS, chest_head, start_from_mpca
 from .models.features import features_folder, open_features
 from .models.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
+from .models.normalise import Normalise
 from .study import Study
 from .trial.sides import sides_of
 
@@ -85,6 +87,21 @@ PRESETS = {
         "backbone": "efficientnet-lite0",
     },
 }
+
+CLAIMS = (
+    Claim(
+        "TensorProjection has a lower validation loss than the 1×1 convolution at every epoch.",
+        *("loss", "tpl", "base", "lower", "each"),
+    ),
+    Claim(
+        "TensorProjection has a slightly better accuracy at the end.",
+        *("accuracy", "tpl", "base", "higher", "last"),
+    ),
+    Claim(
+        "TensorProjection has a slightly better F1 score at the end.",
+        *("f1", "tpl", "base", "higher", "last"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -153,6 +170,13 @@ def network(config: ChestConfig, model: str, first: Tensor) -> nn.Module:
     return made
 
 
+def front(config: ChestConfig) -> nn.Module:
+    """The frozen network, for images whose features are not in the cache."""
+    known = BACKBONES[config.backbone]
+    weights = None if config.weights is None else Path(config.weights)
+    return nn.Sequential(Normalise(known.mean, known.std), backbone(config.backbone, weights))
+
+
 def tables(config: ChestConfig) -> Iterator[ModelTable]:
     """The networks layer by layer, with what the paper prints otherwise."""
     backbone, size = config.backbone, config.size
@@ -191,4 +215,6 @@ CHEST = Study(
     channels_last=False,
     sees_images=False,  # but their features
     tables=tables,
+    claims=CLAIMS,
+    front=front,
 )

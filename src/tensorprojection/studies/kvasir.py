@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from .claims import Claim
 from .config import RunConfig
 from .data.augment import Augmentation
 from .data.copies import Copies, make_copies, open_copies, rows_for
@@ -91,6 +92,30 @@ PRESETS = {
         "trials": 2,
     },
 }
+
+# "First epochs", "equal" and "keeps" are given numbers here.
+CLAIMS = (
+    Claim(
+        "TensorProjection is ahead of the baseline in the first epochs.",
+        *("iou", "tpl", "base", "higher", "mean"),
+        epochs=(1, 5),
+    ),
+    Claim(
+        "Later the two are equal (IoU within 0.01 at the end).",
+        *("iou", "tpl", "base", "equal", "last"),
+        margin=0.01,
+    ),
+    Claim(
+        "With 64 channels, TensorProjection varies less between trials than the baseline.",
+        *("iou", "tpl", "base", "lower", "spread"),
+        channels=64,
+    ),
+    Claim(
+        "Compressing by 4 instead of 2 keeps the score (IoU within 0.01 at the end).",
+        *("iou", "tpl-aggressive", "tpl", "equal", "last"),
+        margin=0.01,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -189,4 +214,5 @@ KVASIR = Study(
         ),
     ),
     tables=tables,
+    claims=CLAIMS,
 )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tensorprojection import HOPE
 
+from .claims import Claim
 from .config import RunConfig
 from .data.images import ImageSet
 from .data.kinds import ImageKind
@@ -21,6 +22,7 @@ from .errors import StudyError
 from .image_data import load_images
 from .inputs import Progress, Rows, RunInputs
 from .models.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
+from .models.normalise import Repeated
 from .models.oct_cnn import HEADS, freeze_mpca, oct_cnn
 from .study import Study
 from .trial.sides import sides_of
@@ -54,6 +56,40 @@ PRESETS = {
     "small": PAPER | {"images": 1200, "batch": 16, "epochs": 8, "trials": 3},
     "smoke": PAPER | {"images": 64, "size": 32, "batch": 16, "epochs": 2, "trials": 2},
 }
+
+# What the paper says of its figures; "first epochs" and "about" are given numbers here.
+CLAIMS = (
+    *(
+        Claim(
+            f"{title} lowers the validation loss faster than MaxPooling in the first epochs.",
+            *("loss", model, "base", "lower", "mean"),
+            epochs=(1, 5),
+        )
+        for model, title in (("tpl1", "TensorProjection 1"), ("tpl2", "TensorProjection 2"))
+    ),
+    *(
+        Claim(
+            f"{title} then overfits sooner than MaxPooling: from epoch 12 on its validation loss "
+            "rises more.",
+            *("loss", model, "base", "higher", "rise"),
+            epochs=(12, 20),
+        )
+        for model, title in (("tpl1", "TensorProjection 1"), ("tpl2", "TensorProjection 2"))
+    ),
+    Claim(
+        "TensorProjection 2 overfits less than TensorProjection 1.",
+        *("loss", "tpl2", "tpl1", "lower", "rise"),
+        epochs=(12, 20),
+    ),
+    *(
+        Claim(
+            f"{title} ends with about the same accuracy as MaxPooling (within 0.01).",
+            *("accuracy", model, "base", "equal", "last"),
+            margin=0.01,
+        )
+        for model, title in (("tpl1", "TensorProjection 1"), ("tpl2", "TensorProjection 2"))
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +127,11 @@ def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     return made
 
 
+def front(config: RunConfig) -> nn.Module:
+    """Gray pixels as three equal channels."""
+    return Repeated()
+
+
 def penalty(network: nn.Module) -> Tensor | None:
     """β D(U) of the HOPE model, which has only this to make its columns orthogonal."""
     layers = [layer for layer in network.modules() if isinstance(layer, HOPE)]
@@ -122,4 +163,6 @@ OCT = Study(
     network=network,
     penalty=penalty,
     tables=tables,
+    claims=CLAIMS,
+    front=front,
 )

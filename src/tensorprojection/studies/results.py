@@ -7,7 +7,10 @@ A folder of a run::
     results.parquet          one row for each model, trial and epoch
     trials/001/tpl1.jsonl    the epochs of one model in one trial, a line for each, with a hash
     trials/001/tpl1.pt       its checkpoint after the last of them
-    figures/, table.md       what ``tpl report`` makes of the results
+    trials/001/tpl1.safetensors     the network that is kept of it
+    trials/001/tpl1.observed.npz    what was observed meanwhile, for the page
+    samples.npz              a few of the images, for the page
+    report.html, figures/, table.md     what ``tpl report`` makes of the results
 
 Note [Rows and checkpoint]: a checkpoint holds the rows as well, and is written first. So whoever
 is killed between the two has lost nothing: the lines are written again from the checkpoint. A
@@ -29,6 +32,7 @@ from .files import write_whole
 from .sealed import sealed, unsealed
 
 RESULTS = "results.parquet"
+HELD_OUT = "held_out.txt"  # of tpl evaluate: names the images that the networks never saw
 
 # An epoch: its number, its metrics, its seconds, and the version of the code that trained it.
 EpochRow = dict[str, Any]
@@ -49,11 +53,14 @@ class UnitFiles:
     lines: Path
     checkpoint: Path
     lock: Path
+    network: Path
+    observed: Path
 
     @classmethod
     def of(cls, run: Path, trial: int, model: str) -> UnitFiles:
         folder = run / "trials" / f"{trial + 1:03d}"
-        return cls(folder / f"{model}.jsonl", folder / f"{model}.pt", folder / f"{model}.lock")
+        kinds = ("jsonl", "pt", "lock", "safetensors", "observed.npz")
+        return cls(*(folder / f"{model}.{kind}" for kind in kinds))
 
     def write(self, rows: Sequence[EpochRow]) -> None:
         """Keep these epochs."""

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from .code_version import code_version
 from .config import RunConfig, checked, read_toml
+from .data.stored import open_stored
 from .errors import StudyError
 from .execute.local import run_units
 from .execute.parallel import ParallelExecutor
@@ -22,10 +23,12 @@ from .execute.protocol import Done, Event, Executor, Failed, Task
 from .files import write_whole
 from .inputs import RunInputs
 from .limits import check_fits
+from .network_file import Keep
 from .record import Record, add_record, read_record
 from .reference import parse_reference
 from .registry import find_study
 from .results import UnitFiles, gather, write_results
+from .samples import write_samples
 from .study import Study
 from .trial.unit import Unit
 
@@ -72,6 +75,7 @@ def run(
     watch: Watcher,
     mix_versions: bool = False,
     execute: Executor | None = None,
+    keep: Keep = "best",
 ) -> Outcome:
     """Carry out the run in its folder; what is there already is not done again.
 
@@ -82,11 +86,12 @@ def run(
         watch: is told what happens.
         mix_versions: go on also where another version of the code has trained some of it.
         execute: trains the networks; by default processes of this machine.
+        keep: which networks are kept: of the epoch with the least validation loss, the last, none.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder):
-            return _run(config, folder, jobs, watch, mix_versions, execute or run_units)
+            return _run(config, folder, jobs, watch, mix_versions, execute or run_units, keep)
     except MemoryError:
         raise StudyError(
             "There is not enough memory. Choose a smaller `size`, or fewer `images` or `jobs`."
@@ -111,6 +116,7 @@ def _run(
     watch: Watcher,
     mix_versions: bool,
     execute: Executor,
+    keep: Keep,
 ) -> Outcome:
     record = read_record(folder)
     study = find_study(config.study)
@@ -131,6 +137,8 @@ def _run(
         _check_versions(folder, units, code_version(config.study))
     _write_config(config, folder)
     add_record(folder, config, inputs, jobs)
+    if "images" in inputs.folders:  # a study of one's own may have none
+        write_samples(folder, open_stored(inputs.folders["images"]))
     if not missing:
         _gather(config, folder, units)
         return Outcome(folder, True, ())
@@ -139,7 +147,7 @@ def _run(
     watch.begin(config, inputs, len(units), missing)
     watch.sides(len(training), len(validation))
     failures = []
-    task = Task(config, inputs, folder, code_version(config.study))
+    task = Task(config, inputs, folder, code_version(config.study), keep)
     for event in execute(list(missing), jobs, task):
         watch.show(event)
         if isinstance(event, Done):

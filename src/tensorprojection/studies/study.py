@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol
 
 from torch import Tensor, nn
 
+from .claims import Claim
 from .config import C, RunConfig
 from .data.kinds import ImageKind
 from .image_data import open_image_data, prepare_images
@@ -63,6 +64,9 @@ class Study(Generic[C]):
         describe: what sets a run with these settings apart, for headings.
         choices: short ways to choose models.
         tables: the networks layer by layer, with notes on the paper.
+        claims: what the paper claims of it, which a run's page holds against its results.
+        front: what comes before the network for images that it has not seen: from pixels in [0, 1],
+            ``(N, 1, size, size)`` of gray images or ``(N, 3, size, size)``, to the network's input.
         reference: where the study is found again, in another process or another day; set for it.
     """
 
@@ -85,6 +89,8 @@ class Study(Generic[C]):
     describe: Callable[[C], tuple[str, ...]] = lambda config: (f"{config.size} × {config.size}",)
     choices: tuple[ModelChoice, ...] = ()
     tables: Callable[[C], Iterable[ModelTable]] = None  # type: ignore[assignment]
+    claims: tuple[Claim, ...] = ()
+    front: Callable[[C], nn.Module] = lambda config: nn.Identity()
     reference: str = ""
 
     def __post_init__(self) -> None:

@@ -23,10 +23,13 @@ from tensorprojection.errors import ProjectionError
 
 from ..code_version import code_version
 from ..config import RunConfig
+from ..data.stored import open_stored
 from ..errors import StudyError
 from ..inputs import Data, RunInputs
+from ..network_file import Keep
 from ..registry import config_of, find_study
 from ..results import UnitFiles
+from ..trial.keeper import Keeper
 from ..trial.train import Way, train
 from ..trial.unit import Epoch, Notice, Say, Step, Unit
 
@@ -70,14 +73,15 @@ class Task:
     inputs: RunInputs
     run: Path
     code: str
+    keep: Keep = "none"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its settings, as the configuration's class may be in a user's file.
-        return _task, (self.config.as_settings(), self.inputs, self.run, self.code)
+        return _task, (self.config.as_settings(), self.inputs, self.run, self.code, self.keep)
 
 
-def _task(settings: dict[str, Any], inputs: RunInputs, run: Path, code: str) -> Task:
-    return Task(config_of(settings), inputs, run, code)
+def _task(settings: dict[str, Any], *others: Any) -> Task:
+    return Task(config_of(settings), *others)
 
 
 class Executor(Protocol):
@@ -127,9 +131,16 @@ class UnitTrainer:
         self.data = self.data or self.study.open(task.config, task.inputs)
         lock = UnitFiles.of(task.run, unit.trial, unit.model).lock
         lock.parent.mkdir(parents=True, exist_ok=True)
+        keeper = Keeper(task.keep, task.run, task.config, unit, self._class_names())
         with FileLock(lock, timeout=STRAGGLER_SECONDS):
-            train(unit, self.study, task.config, self.data, task.run, say, self.way)
+            train(unit, self.study, task.config, self.data, task.run, say, self.way, keeper)
         lock.unlink(missing_ok=True)
+
+    def _class_names(self) -> tuple[str, ...]:
+        """Of the images that are trained on; a file of them may have names of its own."""
+        if "images" not in self.task.inputs.folders:
+            return self.study.images.class_names
+        return open_stored(self.task.inputs.folders["images"]).class_names
 
 
 class _CodeChangedError(StudyError):

@@ -19,7 +19,7 @@ from ..data.sums import damage
 from ..results import UnitFiles
 from ..trial.unit import Epoch, GatheredSteps, Notice, Step, Unit
 from .protocol import Done, Failed, Task, UnitTrainer
-from .state import State, write_state
+from .state import State, state_of, write_state
 
 # Steps come less often than from a process beside: a driver may hear a thousand workers.
 SAY_SECONDS = 1.0
@@ -96,8 +96,7 @@ class Trainer:
 
         def send(event: Step | Epoch | Notice) -> None:
             if isinstance(event, Epoch):
-                kept = State(files.lines.read_bytes(), files.checkpoint.read_bytes())
-                self._messages.put(Kept(event, kept))
+                self._messages.put(Kept(event, state_of(files)))
             else:
                 self._messages.put(event)
 

@@ -16,7 +16,7 @@ from ..config import PHANTOMS, RunConfig
 from ..errors import StudyError
 from ..record import read_record
 from ..registry import config_of, find_study, read_config
-from ..results import RESULTS, UnitFiles, gather
+from ..results import HELD_OUT, RESULTS, UnitFiles, gather
 from ..study import Study
 
 Floats = NDArray[np.float64]
@@ -37,6 +37,7 @@ class Curves:
         values: by metric and model; NaN where there is none, or none that is finite.
         codes: by version of the code, in how many trials it has trained each model.
         damage: what is wrong with files of the run, if anything is.
+        held_out: names the images, where the networks were measured on some that they never saw.
     """
 
     config: RunConfig
@@ -47,6 +48,7 @@ class Curves:
     values: Mapping[tuple[str, str], Floats]
     codes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
+    held_out: str | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -71,6 +73,8 @@ class Curves:
         parts = [self.study.title, *self.study.describe(self.config)]
         if self.config.data == PHANTOMS:
             parts.append(PHANTOMS)
+        if self.held_out is not None:
+            parts.append(f"held-out images of {self.held_out}")
         return ", ".join(parts)
 
     def until(self, epoch: int) -> Curves:
@@ -148,7 +152,13 @@ def read(folder: Path) -> Curves:
             array[where] = np.where(np.isfinite(column), column, np.nan)
             values[metric, model] = array
     codes = _codes(frame, models)
-    return Curves(config, tuple(models), trials, epochs, measured, values, codes, damage)
+    held_out = _held_out(folder)
+    return Curves(config, tuple(models), trials, epochs, measured, values, codes, damage, held_out)
+
+
+def _held_out(folder: Path) -> str | None:
+    path = folder / HELD_OUT
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def _metrics(study: Study[Any]) -> tuple[str, ...]:

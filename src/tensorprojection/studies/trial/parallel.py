@@ -9,6 +9,7 @@ nothing but the order of sums, and a checkpoint may be carried on by another num
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,10 +63,14 @@ class Parallel:
     def validate(self, state: Training) -> dict[str, float]:
         """The study's metrics on the validation side, all of it, in every process."""
         self.network.eval()
-        metrics = state.study.metrics()
-        with torch.no_grad():
+        metrics, observer = state.study.metrics(), state.observer
+        alone = self.group.size == 1  # else this process's network sees a part of the images
+        with torch.no_grad(), nullcontext() if observer is None else observer.looking(alone):
             for _, x, y in self._batches(state, state.validation):
-                metrics.update(self.group.gather(self.network(x)), self.group.gather(y))
+                output, target = self.group.gather(self.network(x)), self.group.gather(y)
+                metrics.update(output, target)
+                if observer is not None:
+                    observer.update(output, target)
         return metrics.compute()
 
     def _batches(self, state: Training, rows: Rows) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +29,8 @@ from ..results import EpochRow, UnitFiles
 from ..study import Study
 from . import checkpoint
 from .checkpoint import Checkpoint, DamagedError
+from .keeper import Keeper
+from .observer import Observer
 from .seeds import batch_order, start_seed
 from .unit import Epoch, Notice, Say, Step, Unit
 
@@ -38,7 +40,10 @@ FIRST = 256
 
 @dataclass(frozen=True)
 class Training:
-    """A unit that is being trained: its network and optimizer, and the rows of both sides."""
+    """A unit that is being trained: its network and optimizer, and the rows of both sides.
+
+    Its observer, where it has one, looks on while it is validated.
+    """
 
     unit: Unit
     study: Study[Any]
@@ -48,6 +53,7 @@ class Training:
     validation: Rows
     network: nn.Module
     optimizer: torch.optim.Optimizer
+    observer: Observer | None = None
 
 
 class Way(Protocol):
@@ -82,6 +88,7 @@ def train(
     run: Path,
     say: Say,
     way: Way | None = None,
+    keeper: Keeper | None = None,
 ) -> None:
     """Train the unit to its last epoch, from its checkpoint where it has one.
 
@@ -95,6 +102,8 @@ def train(
         return
     kept = _kept(unit, files, len(there.rows), say)
     state = set_up(unit, study, config, data)
+    observer = Observer(state.network, files.observed)  # of the start, whatever is restored
+    state = replace(state, observer=observer)
     way.begin(state)
     rows: list[EpochRow] = []
     if kept is not None:
@@ -109,6 +118,9 @@ def train(
             row: EpochRow = {"epoch": epoch, "train_loss": loss, **way.validate(state)}
         _check_finite(unit, row)
         rows.append(row | {"seconds": seconds, "code": code_version(config.study)})
+        if keeper is not None:
+            keeper.take(state.network, rows[-1])
+        observer.keep(epoch, data, state.validation)  # see Note [Observed before the checkpoint]
         taken = checkpoint.take(state.network, state.optimizer, rows, config.device)
         checkpoint.save(taken, files.checkpoint)
         files.write(rows)
@@ -153,10 +165,13 @@ def train_step(state: Training, x: Tensor, y: Tensor) -> float:
 def validate(state: Training) -> dict[str, float]:
     """The study's metrics on the validation side."""
     state.network.eval()
-    metrics = state.study.metrics()
-    with torch.inference_mode():
+    metrics, observer = state.study.metrics(), state.observer
+    with torch.inference_mode(), nullcontext() if observer is None else observer.looking():
         for x, y in batches(state.data, state.validation, state.config):
-            metrics.update(state.network(x), y)
+            output = state.network(x)
+            metrics.update(output, y)
+            if observer is not None:
+                observer.update(output, y)
     return metrics.compute()
 
 

@@ -1,0 +1,61 @@
+"""``tpl demo``: the layer beside what it replaces, in a few minutes, and a page to look at."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+# Enough trials for an interval, few enough images and epochs for three minutes on two cores.
+SETTINGS = {
+    "models": ("base", "avg", "tpl1", "tpl1-block"),
+    "size": 64,
+    "images": 480,
+    "trials": 6,
+    "epochs": 10,
+}
+
+
+def demo(
+    *,
+    out: Annotated[Path, Parameter(help="The run's folder.")] = Path("runs/demo"),
+    jobs: Annotated[
+        int | None, Parameter(help="Processes; as many as fill the machine by default.")
+    ] = None,
+) -> None:
+    """Train the paper's OCT network on phantoms with four reductions, over several trials.
+
+    MaxPooling, AveragePooling, the paper's projection, and the projection that starts as a pooling:
+    what comes out is told in a table, in three lines, and in a page.
+    """
+    from rich.console import Console
+
+    from ..studies.config import resolve
+    from ..studies.execute.choose import default_jobs
+    from ..studies.oct import OCT
+    from ..studies.report import page, words
+    from ..studies.report.curves import read
+    from ..studies.run import run
+    from .progress import Watch
+
+    config = resolve(OCT, "small", None, SETTINGS)
+    console = Console(highlight=False)
+    try:
+        with Watch(console) as watch:
+            outcome = run(config, out, jobs or default_jobs(config.threads, config.device), watch)
+    except KeyboardInterrupt as stop:
+        console.print("Stopped. The same command goes on from here.")
+        sys.exit(getattr(stop, "code", 130))
+    if outcome.failures:
+        print(f"tpl: {len(outcome.failures)} networks were not trained.", file=sys.stderr)
+        sys.exit(1)
+    curves = read(out)
+    console.print()
+    console.print(words.short_table(curves, ("loss", "accuracy", "f1")))
+    console.print()
+    for line in words.lines(curves, "loss"):
+        console.print(line, markup=False)
+    made = page.write([out], out)
+    console.print(f"\nOpen the page in a browser: {made}", soft_wrap=True, markup=False)

@@ -1,0 +1,52 @@
+"""The usual event files beside a run, for whoever watches runs with TensorBoard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..studies.errors import StudyError
+from ..studies.execute.protocol import Event
+from ..studies.trial.unit import Epoch, Unit
+
+
+class Events:
+    """Writes every epoch's numbers to ``RUN/tensorboard/MODEL/TRIAL``; used as a context."""
+
+    def __init__(self, run: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError:
+            raise StudyError(
+                "`tensorboard` needs TensorBoard: pip install 'tensorprojection[tensorboard]'."
+            ) from None
+        self.folder = run / "tensorboard"
+        self.make = SummaryWriter
+        self.writers: dict[Unit, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for writer in self.writers.values():
+            writer.close()
+
+    def show(self, event: Event) -> None:
+        """Something has happened in training; epochs are written."""
+        if not isinstance(event, Epoch):
+            return
+        unit = event.unit
+        if unit not in self.writers:
+            place = self.folder / unit.model / f"{unit.trial + 1:03d}"
+            # An epoch that is trained again, after a kill, takes the place of the first.
+            self.writers[unit] = self.make(str(place), purge_step=event.row["epoch"])
+        for name, value in event.row.items():
+            if isinstance(value, float):
+                self.writers[unit].add_scalar(name, value, event.row["epoch"])
+        self.writers[unit].flush()

@@ -1,0 +1,148 @@
+"""Looks on while a network is validated, and keeps what the report shows beside the curves.
+
+Nothing of it changes what is trained: it sees outputs that are computed anyway, and draws no random
+numbers.
+
+Note [Observed before the checkpoint]: an epoch's observations are written before its checkpoint. So
+whoever is killed in between trains the epoch again and observes the same; the other way round, the
+epoch would be missing for good.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tensorprojection import FrozenProjection, TensorProjection, TransposeTensorProjection
+
+from ..files import write_whole
+from ..inputs import Data, Rows
+from ..observed import Array, read_observed
+
+Projection = TensorProjection | TransposeTensorProjection | FrozenProjection
+
+
+class Observer:
+    """Of one unit. Made with the network at its start, before a checkpoint is put into it."""
+
+    def __init__(self, network: nn.Module, file: Path) -> None:
+        self.network, self.file = network, file
+        self.layers = {
+            name: layer for name, layer in network.named_modules() if isinstance(layer, Projection)
+        }
+        self.start = {f"start/{name}": U for name, U in _matrices(self.layers).items()}
+        self.confusion: Array | None = None
+        self.energy: dict[str, list[float]] = {}
+        self.dice: list[float] = []
+        self.found: list[Array] = []
+
+    @contextmanager
+    def looking(self, sees_all: bool = True) -> Iterator[None]:
+        """While a validation goes on.
+
+        Args:
+            sees_all: whether all images go through this network; of a part no energy is taken.
+        """
+        self.confusion, self.dice, self.found = None, [], []
+        self.energy = {
+            name: [0.0, 0.0]
+            for name, layer in self.layers.items()
+            if not layer.transposed  # a transposed one keeps all energy
+        }
+        with ExitStack() as looking:
+            for name in self.energy if sees_all else ():
+                hook = self.layers[name].register_forward_hook(self._measure(name))
+                looking.callback(hook.remove)
+            yield
+
+    def _measure(self, name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            self.energy[name][0] += inputs[0].float().square().sum().item()
+            self.energy[name][1] += output.float().square().sum().item()
+
+        return hook
+
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Take in a batch of the validation."""
+        if target.ndim == 1:  # classes
+            classes = output.shape[1]
+            at = target.cpu() * classes + output.argmax(dim=1).cpu()
+            counts = torch.bincount(at, minlength=classes**2).reshape(classes, classes).numpy()
+            self.confusion = counts if self.confusion is None else self.confusion + counts
+            return
+        found, there = (output > 0).cpu(), (target > 0).cpu()  # masks
+        both, either = (found & there).flatten(1).sum(1), (found | there).flatten(1).sum(1)
+        score = torch.where(either > 0, 2 * both / (both + either).clamp(min=1), 1.0)
+        self.dice += score.tolist()
+        self.found += list(found[:, 0].numpy())
+
+    def keep(self, epoch: int, data: Data, validation: Rows) -> None:
+        """Write what was observed up to this epoch. See Note [Observed before the checkpoint]."""
+        now: dict[str, Array] = {"epochs": np.array([epoch])}
+        if self.confusion is not None:
+            now["confusion"] = self.confusion[None].astype(np.int64)
+        for name, (before, after) in self.energy.items():
+            now[f"energy/{name}"] = np.array([after / before if before else np.nan])
+        for name, layer in self.layers.items():
+            if not isinstance(layer, FrozenProjection):
+                now[f"orthogonality/{name}"] = np.array([float(layer.orthogonality_error())])
+        arrays = _appended(self._before(epoch), now)
+        arrays |= self.start
+        arrays |= {f"U/{name}": U for name, U in _matrices(self.layers).items()}
+        if self.dice:
+            arrays |= self._gallery(data, validation)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        write_whole(self.file, buffer.getvalue())
+
+    def _before(self, epoch: int) -> dict[str, Array]:
+        """Of the epochs before; those from here on are of a process that was killed."""
+        there = read_observed(self.file)
+        if there is None:
+            return {}
+        kept = there.arrays["epochs"] < epoch
+        return {n: a[kept] for n, a in there.arrays.items() if n in _by_epoch(there.arrays)}
+
+    def _gallery(self, data: Data, validation: Rows) -> dict[str, Array]:
+        """The images with the best, the median and the worst Dice score of their own."""
+        order = np.argsort(self.dice, kind="stable")
+        chosen = [int(order[-1]), int(order[len(order) // 2]), int(order[0])]
+        x, y = data.batch(validation[chosen])
+        return {
+            "images": (x * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy(),
+            "masks": y[:, 0].to(torch.bool).numpy(),
+            "predictions": np.stack([self.found[k] for k in chosen]),
+            "dice": np.array([self.dice[k] for k in chosen]),
+        }
+
+
+def _by_epoch(arrays: Any) -> set[str]:
+    return {n for n in arrays if n in ("epochs", "confusion") or n.startswith(("en", "or"))}
+
+
+def _appended(before: dict[str, Array], now: dict[str, Array]) -> dict[str, Array]:
+    if set(before) != set(now):  # of a network with other layers: it was trained anew
+        return now
+    return {name: np.concatenate([before[name], now[name]]) for name in now}
+
+
+def _matrices(layers: dict[str, Projection]) -> dict[str, Array]:
+    """All U's, as LAYER/K; in half precision, as they are looked at."""
+    found: dict[str, Array] = {}
+    for name, layer in layers.items():
+        if isinstance(layer, FrozenProjection):
+            Us = [getattr(layer, f"U{k}") for k in range(1, len(layer.in_shape) + 1)]
+        else:
+            with torch.no_grad():
+                Us = layer.projections()
+        for k, U in enumerate(Us, start=1):
+            if U is not None:
+                found[f"{name}/{k}"] = U.detach().cpu().to(torch.float16).numpy()
+    return found

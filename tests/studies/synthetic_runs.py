@@ -1,0 +1,83 @@
+"""Runs for tests of the page: made of random numbers in a moment, in the files of real ones."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from tensorprojection.studies.data.images import ImageSet
+from tensorprojection.studies.registry import STUDIES, config_of
+from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.samples import write_samples
+
+METRICS = {
+    "oct": ["train_loss", "loss", "accuracy", "f1"],
+    "chest": ["train_loss", "loss", "accuracy", "f1"],
+    "kvasir": ["train_loss", "loss", "dice", "iou"],
+}
+
+
+def synthetic_run(
+    folder: Path,
+    study="oct",
+    models=("base", "tpl1", "tpl2"),
+    trials=7,
+    epochs=5,
+    observed=True,
+    class_names=("NORMAL", "CNV", "DME", "DRUSEN"),
+    name_of="image",
+    **settings,
+) -> Path:
+    """A run's folder; ``observed`` False for one of an older version."""
+    rng = np.random.default_rng(trials * 100 + epochs)
+    folder.mkdir(parents=True)
+    config = {"study": study, "models": list(models), "trials": trials, "epochs": epochs}
+    config = {**STUDIES[study].presets["paper"], **config, **settings}
+    (folder / "config.toml").write_bytes(config_of(config).as_toml())
+    for trial in range(trials):
+        for model in models:
+            files = UnitFiles.of(folder, trial, model)
+            files.lines.parent.mkdir(parents=True, exist_ok=True)
+            files.write(
+                [
+                    {"epoch": epoch}
+                    | {metric: float(rng.uniform(0.1, 0.9)) for metric in METRICS[study]}
+                    | {"seconds": 1.5, "code": "1"}
+                    for epoch in range(1, epochs + 1)
+                ]
+            )
+            if observed:
+                _observe(files.observed, rng, study, model, epochs)
+    if observed:
+        gray = rng.integers(0, 256, (40, 128, 128), dtype=np.uint8)
+        names = np.array([f"{name_of}-{k}.png" for k in range(40)])
+        if study == "kvasir":
+            colour = rng.integers(0, 256, (40, 128, 128, 3), dtype=np.uint8)
+            write_samples(folder, ImageSet(colour, masks=gray // 128, names=names))
+        else:
+            labels = np.arange(40) % 4
+            images = ImageSet(gray, labels=labels, class_names=class_names, names=names)
+            write_samples(folder, images)
+    return folder
+
+
+def _observe(file: Path, rng, study: str, model: str, epochs: int) -> None:
+    arrays = {"epochs": np.arange(1, epochs + 1)}
+    if study == "kvasir":
+        arrays |= {
+            "images": rng.integers(0, 256, (3, 128, 128, 3), dtype=np.uint8),
+            "masks": rng.integers(0, 2, (3, 128, 128)).astype(bool),
+            "predictions": rng.integers(0, 2, (3, 128, 128)).astype(bool),
+            "dice": np.array([0.9, 0.5, 0.1]),
+        }
+    else:
+        arrays["confusion"] = rng.integers(0, 50, (epochs, 4, 4))
+    if model != "base":
+        arrays["orthogonality/pool4"] = rng.uniform(1e-6, 1e-4, epochs)
+        arrays["energy/pool4"] = rng.uniform(0, 1, epochs)
+        for mode, shape in ((1, (1280, 64)), (2, (12, 6)), (3, (12, 6))):
+            for kind in ("start", "U"):
+                arrays[f"{kind}/pool4/{mode}"] = rng.normal(size=shape).astype(np.float16)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    file.write_bytes(buffer.getvalue())
