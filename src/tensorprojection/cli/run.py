@@ -179,7 +179,12 @@ def run(study: str, /, **given: Any) -> None:
     if outcome.was_finished:
         console.print(f"{folder} is finished: nothing is left to train.", highlight=False)
     if (folder / RESULTS).exists():
-        report(folder)
+        try:
+            report(folder)
+        except StudyError as error:
+            if not outcome.failures:
+                raise
+            print(f"tpl: {error}", file=sys.stderr)  # a full disk, say; the failures come first
     if outcome.failures:
         print(
             f"tpl: {len(outcome.failures)} networks were not trained; see above.", file=sys.stderr

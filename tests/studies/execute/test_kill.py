@@ -80,7 +80,7 @@ def test_one_unit_killed_many_times(unit, tmp_path):
     assert kills >= 2
     assert epochs(tmp_path / "killed", what) == epochs(tmp_path / "whole", what)
     left = {path.name for path in (tmp_path / "killed").rglob("*.*")}
-    kept = {f"{what.model}.jsonl", f"{what.model}.pt"}
+    kept = {f"{what.model}.{kind}" for kind in ("jsonl", "pt", "observed.npz")}
     assert left == kept | {name for name in left if name.endswith(".part")}
 
 

@@ -284,6 +284,15 @@ def test_an_exported_program_has_no_decomposition_and_no_projection_in_it(run, t
     assert "tensorprojection" not in done.stdout.split()
 
 
+@pytest.mark.parametrize("model", ["base", "mpca", "hope"])
+def test_networks_of_every_kind_are_exported(run, tmp_path, model):
+    folder, file = run(models=(model,)), tmp_path / "model.pt2"
+    tpl(export, folder, "--model", model, "--to", file)
+    x = torch.rand(3, 1, 32, 32)
+    expected = tensorprojection.studies.load(folder, model=model)(x.expand(-1, 3, -1, -1))
+    assert torch.allclose(deploy.read_exported(file)[0](x), expected, atol=1e-5)
+
+
 def test_an_export_that_differs_is_not_written(run, tmp_path, monkeypatch):
     folder, file = run(), tmp_path / "model.pt2"
     fold = deploy.fold

@@ -16,7 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tensorprojection import fold
+from tensorprojection import (
+    HOPE,
+    FrozenProjection,
+    TensorProjection,
+    TransposeTensorProjection,
+    fold,
+)
 
 from ..data.stored import open_stored
 from ..errors import StudyError
@@ -49,7 +55,7 @@ def export(kept: KeptNetwork, to: Path, images: Images) -> float:
     front = find_study(kept.about.config.study).front(kept.about.config).eval()
     with torch.no_grad():
         example = front(x[:2])
-        folded = fold(kept.network, example).model
+        folded = fold(kept.network, example).model if _projects(kept.network) else kept.network
     deployed = nn.Sequential(front, folded).eval()
     part = to.with_name(f".{secrets.token_hex(8)}{to.suffix}")
     try:
@@ -69,6 +75,12 @@ def export(kept: KeptNetwork, to: Path, images: Images) -> float:
         part.unlink(missing_ok=True)
         part.with_name(f"{part.name}.data").unlink(missing_ok=True)
     return difference
+
+
+def _projects(network: nn.Module) -> bool:
+    """Whether there is something to fold; a network with a pooling has nothing."""
+    kinds = (TensorProjection, TransposeTensorProjection, FrozenProjection, HOPE)
+    return any(isinstance(layer, kinds) for layer in network.modules())
 
 
 def check_target(to: Path) -> None:
