@@ -11,6 +11,7 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import tensorprojection as tp
+from tensorprojection.engine import torch_private
 
 # torch's own word on the older ways, of which it warns at every step; people still deploy by them.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -88,7 +89,11 @@ def test_an_export_takes_the_W_that_is_there(layer, strict, reference):
     layer._parameters["W1"] = nn.Parameter(torch.randn(8, 4))
     program = torch.export.export(layer, (x,), strict=strict)
     close(program.module()(x), reference(layer, x))
-    assert not any("linalg" in name or "tensorprojection" in name for name in operations(program))
+    names = operations(program)
+    assert not any("tensorprojection" in name for name in names)
+    # Before torch 2.13 a strict export computes U in the graph: right as well, and slower.
+    computed = strict and not torch_private.KNOWS_PARAMETERS
+    assert any("linalg" in name for name in names) == computed
 
 
 class Hypernetwork(nn.Module):

@@ -117,6 +117,16 @@ def is_exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
+# Before, Dynamo takes any W that functional_call puts in place for the parameter itself.
+KNOWS_PARAMETERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
+
+def is_strict_parameter(W: Tensor) -> bool:
+    """In a strict export, by Dynamo: whether W is known to be simply the layer's parameter."""
+    strict = KNOWS_PARAMETERS and torch.compiler.is_dynamo_compiling()
+    return strict and isinstance(W, torch.nn.Parameter)
+
+
 def real_tensor(W: Tensor) -> Tensor | None:
     """The parameter for which an exporter's W stands; None if W is not simply that parameter.
 

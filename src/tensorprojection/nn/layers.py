@@ -229,7 +229,7 @@ class _Projection(nn.Module):
         for k, W in enumerate(Ws, start=1):
             if W is None:
                 Us.append(None)
-            elif torch.compiler.is_dynamo_compiling() and isinstance(W, nn.Parameter):
+            elif torch_private.is_strict_parameter(W):
                 Us.append(self._constant(k, dtype))
             else:
                 real = None
