@@ -69,6 +69,7 @@ COMMON = {
     "seed": 0,
     "threads": 1,
     "device": "cpu",
+    "precision": "32-true",
 }
 
 

@@ -29,7 +29,7 @@ def project_by_weights(
     x: torch.Tensor, Ws: Sequence[Any], eps: Sequence[float], eps_mode: EpsMode, *, transposed: bool
 ) -> torch.Tensor:
     names = tuple(f"W{k}" for k in range(1, len(Ws) + 1))
-    if can_be_one_node(x, *Ws):
+    if can_be_one_node(x, Ws):
         return one_node(x, Ws, LayerOptions(transposed, tuple(eps), eps_mode, names))
     Us = [
         None if W is None else _polar(W, e, eps_mode=eps_mode, dtype=map_dtype(x), name=name)

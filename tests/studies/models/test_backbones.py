@@ -132,7 +132,7 @@ def test_without_weights_both_ways_out_are_named_on_one_line(served, hub, monkey
     text = str(caught.value)
     assert "\n" not in text
     assert f"Fetch {address} elsewhere and pass it as `weights FILE`" in text
-    assert "--backbone efficientnet-lite0" in text
+    assert "efficientnet-lite0" in text
 
 
 def test_no_way_to_the_server(hub, monkeypatch):
