@@ -87,6 +87,8 @@ def test_every_setting_of_a_run_has_its_flag(study, tpl):
     assert (code, err) == (0, "")
     settings = STUDIES[study].settings.model_fields.keys() - {"study"}
     others = {"help", "preset", "config", "jobs", "out", "mix_versions", "unpack_limits"}
+    others |= {"executor", "address", "cpus_per_trial", "gpus_per_trial", "devices", "nodes"}
+    others |= {"keep", "tensorboard"}
     others |= {choice.name for choice in STUDIES[study].choices}
     assert flags_in(out) == {f"--{name.replace('_', '-')}" for name in settings | others}
 
@@ -170,7 +172,7 @@ MISTAKES = [
         ["run", "chest", "--preset", "smoke", "--weights", "none.pth"],
         "none.pth: No such file or directory",
     ),
-    (["report"], "FOLDER"),
+    (["report"], "Expected the folder of a run, got none."),
     (["report", "nowhere"], "nowhere: there is no such folder"),
     (["report", "."], "Expected results.parquet in the folder of a run"),
     (["summary", "mnist"], "mnist"),
@@ -217,7 +219,7 @@ def asked(monkeypatch):
     """Nothing is trained: the configuration, folder and jobs that would have been."""
     calls = []
 
-    def note(config, folder, jobs, watch, mix_versions):
+    def note(config, folder, jobs, watch, *others):
         calls.append((config, folder, jobs))
         return Outcome(folder, False, ())
 
@@ -409,7 +411,7 @@ def test_characters_that_have_no_plain_form():
 def test_networks_that_were_not_trained_make_the_exit_code_1(tpl, monkeypatch):
     failures = tuple(Failed(Unit(0, model), "diverged") for model in ("base", "tpl1"))
 
-    def failed(config, folder, jobs, watch, mix_versions):
+    def failed(config, folder, jobs, watch, *others):
         return Outcome(folder, False, failures)
 
     monkeypatch.setattr("tensorprojection.studies.run.run", failed)
