@@ -172,7 +172,7 @@ MISTAKES = [
         ["run", "chest", "--preset", "smoke", "--weights", "none.pth"],
         "none.pth: No such file or directory",
     ),
-    (["report"], "Expected the folder of a run, got none"),
+    (["report"], "Expected the folder of a run, got none."),
     (["report", "nowhere"], "nowhere: there is no such folder"),
     (["report", "."], "Expected results.parquet in the folder of a run"),
     (["summary", "mnist"], "mnist"),
@@ -219,7 +219,7 @@ def asked(monkeypatch):
     """Nothing is trained: the configuration, folder and jobs that would have been."""
     calls = []
 
-    def note(config, folder, jobs, *others):
+    def note(config, folder, jobs, watch, *others):
         calls.append((config, folder, jobs))
         return Outcome(folder, False, ())
 
@@ -411,7 +411,7 @@ def test_characters_that_have_no_plain_form():
 def test_networks_that_were_not_trained_make_the_exit_code_1(tpl, monkeypatch):
     failures = tuple(Failed(Unit(0, model), "diverged") for model in ("base", "tpl1"))
 
-    def failed(config, folder, *others):
+    def failed(config, folder, jobs, watch, *others):
         return Outcome(folder, False, failures)
 
     monkeypatch.setattr("tensorprojection.studies.run.run", failed)
