@@ -324,17 +324,17 @@ def test_more_than_the_machine_has_is_told_beforehand(study, changes, says, monk
     monkeypatch.setattr(limits, "_memory", lambda: 16 * 10**9)
     config = smoke(study, **changes)
     if says is None:
-        limits.check_fits(config)
+        limits.check_fits(STUDIES[config.study], config)
         return
     with pytest.raises(StudyError, match=says):
-        limits.check_fits(config)
+        limits.check_fits(STUDIES[config.study], config)
 
 
 def test_copies_that_the_disk_cannot_hold(monkeypatch):
     monkeypatch.setattr(limits, "_disk", lambda folder: 10**9)
-    limits.check_fits(smoke("kvasir"))
+    limits.check_fits(STUDIES["kvasir"], smoke("kvasir"))
     with pytest.raises(StudyError, match=r"1,000 copies of each take .* the disk of .* 1\.0 GB"):
-        limits.check_fits(smoke("kvasir", copies=1000, images=1000, size=64))
+        limits.check_fits(STUDIES["kvasir"], smoke("kvasir", copies=1000, images=1000, size=64))
 
 
 # Workers that die
