@@ -260,9 +260,9 @@ def other_code(monkeypatch):
     """The code is another from now on."""
 
     def change():
-        for name in ("run", "training", "workers", "record"):
+        for name in ("run", "trial.train", "execute.protocol", "record"):
             module = f"tensorprojection.studies.{name}.code_version"
-            monkeypatch.setattr(module, lambda: "0.2.0 def, torch 3")
+            monkeypatch.setattr(module, lambda *study: "0.2.0 def, torch 3")
 
     return change
 

@@ -75,7 +75,7 @@ def test_channels_first_and_last(rng):
     theirs = to_torch(layer, channels_first=True)
     assert theirs.in_shape == (32, 12, 12)
     found = theirs(torch.from_numpy(np.moveaxis(x, -1, 1).copy())).detach().numpy()
-    np.testing.assert_allclose(np.moveaxis(found, 1, -1), z, atol=1e-6)
+    np.testing.assert_allclose(np.moveaxis(found, 1, -1), z, rtol=1e-6, atol=1e-6)
     again = from_torch(theirs, channels_last=True, name="again")
     assert again.name == "again"
     np.testing.assert_array_equal(array(again(x)), z)

@@ -102,9 +102,7 @@ def test_polyp_masks_lie_on_the_outline_to_the_pixel():
 
 def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model(tmp_path):
     images = oct.make(1200, seed=1, size=64)
-    config = resolve(
-        "oct", OCT.presets, tuple(OCT.models), "small", None, {"size": 64, "batch": 16}
-    )
+    config = resolve(OCT, "small", None, {"size": 64, "batch": 16})
     data, accuracy = OctData(config, images), []
 
     def say(event):
