@@ -348,6 +348,7 @@ def living(group):
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 
+@pytest.mark.heavy  # on a busy machine it may take minutes
 @pytest.mark.parametrize(("number", "code"), SIGNALS, ids=["Ctrl-C", "SIGTERM"])
 def test_three_signals_in_a_row_while_workers_train(number, code, elsewhere):
     """In a terminal: the cursor comes back, no process stays, and one line says how to go on."""
