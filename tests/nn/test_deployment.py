@@ -109,6 +109,8 @@ class Hypernetwork(nn.Module):
 
 @both
 def test_an_exported_hypernetwork_follows_its_input(layer, strict):
+    if strict and not torch_private.KNOWS_PARAMETERS:
+        pytest.skip("torch 2.8's strict export ignores functional_call, for nn.Linear as well")
     model = Hypernetwork(layer).eval()
     x, context, other = torch.randn(3, *layer.in_shape), torch.randn(3), torch.randn(3)
     program = torch.export.export(model, (x, context), strict=strict)
