@@ -20,7 +20,7 @@ from .files import write_whole
 from .inputs import RunInputs
 from .sealed import sealed, unsealed
 
-PACKAGES = ("tensorprojection", "torch", "numpy", "monai", "torchmetrics", "polars", "pillow")
+PACKAGES = ("tensorprojection", "torch", "numpy", "monai", "polars", "pillow")
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def test_classification_is_as_scikit_learn_has_it(kind):
         "accuracy": accuracy_score(labels, predicted),
         "f1": f1_score(labels, predicted, average="weighted", zero_division=0),
     }
-    assert got == pytest.approx(expected, rel=1e-6)
+    assert got == pytest.approx(expected, rel=1e-12)
     assert list(got) == [metric.name for metric in CLASSIFICATION]
 
 

@@ -234,7 +234,7 @@ def _installed(study: str) -> str | None:
         from tensorprojection.studies.code_version import code_version
     except ImportError:
         return None
-    needed = ("torch", "numpy", "polars", "pydantic", "filelock", "torchmetrics")
+    needed = ("torch", "numpy", "polars", "pydantic", "filelock")
     return code_version(study) if all(map(find_spec, needed)) else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -49,15 +50,11 @@ class Classification:
     """
 
     def __init__(self, classes: int) -> None:
-        # Imported late: it takes a second, and who reads results needs the names above alone.
-        from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
-
         self._classes = classes
-        self._images = 0
         self._loss = 0.0
-        # What comes in is checked here, with messages that say what is wrong.
-        self._accuracy = MulticlassAccuracy(classes, average="micro", validate_args=False)
-        self._f1 = MulticlassF1Score(classes, average="weighted", validate_args=False)
+        # By actual and predicted class. Torchmetrics gives the same scores, and takes longer to
+        # import than torch does: every process that trains would wait for it.
+        self._confusion = torch.zeros(classes, classes, dtype=torch.int64)
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Take in a batch: logits ``(N, classes)`` and labels ``(N,)``."""
@@ -65,10 +62,10 @@ class Classification:
         self._check(logits, labels)
         if len(labels) == 0:
             return
-        self._accuracy.update(logits, labels)
-        self._f1.update(logits, labels)
+        cells = labels * self._classes + logits.argmax(dim=1)
+        counts = torch.bincount(cells, minlength=self._classes**2)
+        self._confusion += counts.view_as(self._confusion)
         self._loss += cross_entropy(logits, labels, reduction="sum").item()
-        self._images += len(labels)
 
     def _check(self, logits: Tensor, labels: Tensor) -> None:
         if labels.ndim != 1 or logits.shape != (len(labels), self._classes):
@@ -82,12 +79,16 @@ class Classification:
 
     def compute(self) -> dict[str, float]:
         """The metrics by name, over all that was taken in."""
-        if self._images == 0:
+        images = int(self._confusion.sum())
+        if images == 0:
             raise ValueError("Expected at least one image before compute, got none.")
+        right = self._confusion.diagonal().double()
+        actual, predicted = self._confusion.sum(dim=1), self._confusion.sum(dim=0)
+        f1 = 2 * right / (actual + predicted).clamp(min=1)  # of each class; 0/0 is 0
         return {
-            "loss": self._loss / self._images,
-            "accuracy": self._accuracy.compute().item(),
-            "f1": self._f1.compute().item(),
+            "loss": self._loss / images,
+            "accuracy": right.sum().item() / images,
+            "f1": (f1 * actual).sum().item() / images,
         }
 
 
