@@ -1,5 +1,6 @@
 """Small runs for tests, and their results in a form that compares to the bit."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -7,8 +8,10 @@ from rich.console import Console
 
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig, resolve
+from tensorprojection.studies.execute.protocol import Event, Executor, Task, UnitTrainer
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.run import Outcome, run
+from tensorprojection.studies.trial.unit import GatheredSteps, Unit
 
 
 def smoke(study: str, **flags) -> RunConfig:
@@ -16,9 +19,22 @@ def smoke(study: str, **flags) -> RunConfig:
     return resolve(known, "smoke", None, flags)
 
 
-def carry_out(config: RunConfig, folder: Path, jobs: int = 2, execute=None) -> Outcome:
+def carry_out(
+    config: RunConfig, folder: Path, jobs: int = 2, execute: Executor | None = None
+) -> Outcome:
+    """Run it, by default without processes: each of those would import torch anew."""
     with Watch(Console(quiet=True)) as watch:
-        return run(config, folder, jobs, watch, execute=execute)
+        return run(config, folder, jobs, watch, execute=execute or in_this_process)
+
+
+def in_this_process(units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
+    """An executor: one unit after the other, here."""
+    trainer = UnitTrainer(task)
+    for unit in units:
+        said: list[Event] = []
+        ended = trainer(unit, GatheredSteps(said.append))
+        yield from said
+        yield ended
 
 
 def results(folder: Path) -> pl.DataFrame:

@@ -12,9 +12,8 @@ import polars as pl
 import pytest
 from filelock import FileLock
 from rich.console import Console
-from small_runs import carry_out, results, smoke
+from small_runs import carry_out, in_this_process, results, smoke
 
-import tensorprojection.studies.run
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies import limits
 from tensorprojection.studies.code_version import code_version, digest
@@ -22,14 +21,11 @@ from tensorprojection.studies.config import read_toml
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.execute.local import run_units
-from tensorprojection.studies.execute.protocol import Done
 from tensorprojection.studies.registry import STUDIES, read_config
 from tensorprojection.studies.report.curves import read
 from tensorprojection.studies.report.figures import caption
 from tensorprojection.studies.report.table import as_markdown
-from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.run import run
-from tensorprojection.studies.trial.train import train
 from tensorprojection.studies.trial.unit import Epoch
 
 
@@ -80,8 +76,8 @@ def test_what_a_run_leaves(study, tmp_path):
         assert left == {".jsonl", ".pt", ".safetensors", ".npz"}
 
 
-def test_jobs_do_not_matter(finished, tmp_path):
-    carry_out(smoke("oct"), tmp_path, jobs=1)
+def test_processes_give_the_same_results_to_the_bit(finished, tmp_path):
+    carry_out(smoke("oct"), tmp_path, jobs=2, execute=run_units)
     assert results(tmp_path).equals(results(finished))
 
 
@@ -129,9 +125,8 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         carry_out(smoke("oct"), tmp_path / "file" / "run")
 
 
-def test_more_epochs_extend_a_run(tmp_path, monkeypatch):
+def test_more_epochs_extend_a_run(tmp_path):
     """Also for a network that had none yet, and one whose checkpoint was removed to save space."""
-    monkeypatch.setattr(tensorprojection.studies.run, "run_units", run_here)
     few = smoke("oct", trials=1, models=("base", "tpl1"), epochs=1)
     carry_out(few, tmp_path / "more")
     (tmp_path / "more" / "trials" / "001" / "tpl1.pt").unlink()
@@ -146,29 +141,15 @@ def test_more_epochs_extend_a_run(tmp_path, monkeypatch):
 # What is damaged or gone
 
 
-def run_here(units, jobs, task):
-    """Stands in for the workers, whose start takes longer than the training."""
-    study = STUDIES[task.config.study]
-    for unit in units:
-        folder = UnitFiles.of(task.run, unit.trial, unit.model).lines.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        data = study.open(task.config, task.inputs)
-        said = []
-        train(unit, study, task.config, data, task.run, said.append)
-        yield from said
-        yield Done(unit)
-
-
 @pytest.fixture
-def small(tmp_path_factory, monkeypatch):
+def small(tmp_path_factory):
     """``small(**changes)``: a run of one network in a folder of its own."""
-    monkeypatch.setattr(tensorprojection.studies.run, "run_units", run_here)
     folder = tmp_path_factory.mktemp("small") / "run"
 
     def go(jobs=1, **changes):
         watch = Lines()
         config = smoke("oct", **{"trials": 1, "models": ("base",), **changes})
-        return run(config, folder, jobs, watch), watch.said
+        return run(config, folder, jobs, watch, execute=in_this_process), watch.said
 
     go.folder = folder
     return go
@@ -285,7 +266,7 @@ def test_versions_are_mixed_only_where_asked_for_and_the_table_says_so(small, ot
     assert "version" not in as_markdown(read(small.folder))
     other_code()
     config = smoke("oct", trials=2, models=("base",))
-    run(config, small.folder, 1, Lines(), mix_versions=True)
+    run(config, small.folder, 1, Lines(), mix_versions=True, execute=in_this_process)
     assert results(small.folder)["code"].unique(maintain_order=True).to_list() == [
         code_version(),
         "0.2.0 def, torch 3",
@@ -343,7 +324,7 @@ def test_copies_that_the_disk_cannot_hold(monkeypatch):
 # Workers that die
 
 
-def test_a_killed_worker_is_replaced(finished, tmp_path, monkeypatch):
+def test_a_killed_worker_is_replaced(finished, tmp_path):
     """The first epochs that are kept cost a worker its life."""
     killed = []
 
@@ -355,8 +336,7 @@ def test_a_killed_worker_is_replaced(finished, tmp_path, monkeypatch):
                 killed.append(victim.pid)
                 os.kill(victim.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(tensorprojection.studies.run, "run_units", deadly)
-    outcome = carry_out(smoke("oct"), tmp_path)
+    outcome = carry_out(smoke("oct"), tmp_path, execute=deadly)
     assert len(killed) == 2
     assert not outcome.failures
     assert results(tmp_path).equals(results(finished))
@@ -364,7 +344,8 @@ def test_a_killed_worker_is_replaced(finished, tmp_path, monkeypatch):
 
 def test_a_unit_that_always_kills_its_worker_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr("tensorprojection.studies.execute.local.work", _die)
-    outcome = carry_out(smoke("oct", trials=1, models=("base",)), tmp_path, jobs=1)
+    config = smoke("oct", trials=1, models=("base",))
+    outcome = carry_out(config, tmp_path, jobs=1, execute=run_units)
     (failure,) = outcome.failures
     assert "ended 3 times with exit code 3" in failure.why
 
@@ -389,10 +370,8 @@ def test_workers_end_when_nobody_listens(tmp_path):
             yield event
             raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensorprojection.studies.run, "run_units", interrupting)
-        with pytest.raises(KeyboardInterrupt):
-            carry_out(smoke("oct"), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(smoke("oct"), tmp_path, execute=interrupting)
     assert started.is_set()
     deadline = time.monotonic() + 20
     while multiprocessing.active_children() and time.monotonic() < deadline:
@@ -424,8 +403,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
     assert results(tmp_path / "run")["trial"].max() == 2
 
 
-def test_a_file_that_was_moved_is_known_by_its_content(tmp_path, monkeypatch):
-    monkeypatch.setattr(tensorprojection.studies.run, "run_units", run_here)
+def test_a_file_that_was_moved_is_known_by_its_content(tmp_path):
 
     def write(name, images):
         names = np.array(images.class_names)
