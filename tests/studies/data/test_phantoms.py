@@ -100,6 +100,7 @@ def test_polyp_masks_lie_on_the_outline_to_the_pixel():
     assert sharpness[0] > 1.3 * max(sharpness[-2], sharpness[2])
 
 
+@pytest.mark.heavy
 def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model(tmp_path):
     images = oct.make(1200, seed=1, size=64)
     config = resolve(OCT, "small", None, {"size": 64, "batch": 16})

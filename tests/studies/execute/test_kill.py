@@ -91,15 +91,26 @@ COMMAND = [sys.executable, "-m", "tensorprojection", "run", "oct", "--preset", "
 SETTINGS = ["--epochs", "6", "--models", "base,tpl2", "--jobs", "2"]
 
 
+def test_the_command_killed_alone_and_with_its_workers(tmp_path):
+    """Alone: its workers must then end by themselves, and the next one waits for them."""
+    carry_out(smoke("oct", epochs=6, models=("base", "tpl2")), tmp_path / "whole")
+    for kill, lines in ((os.kill, 1), (os.killpg, 8)):
+        process = _start(tmp_path)
+        while process.poll() is None and _lines(tmp_path / "killed") < lines:
+            time.sleep(0.01)
+        kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
+    assert _start(tmp_path).wait() == 0, (tmp_path / "output").read_text()
+    assert results(tmp_path / "killed").equals(results(tmp_path / "whole"))
+
+
+@pytest.mark.heavy
 def test_the_command_killed_at_random(tmp_path):
-    """The whole tree, or the parent alone, whose workers must then end by themselves."""
+    """Later and later, so that it comes through in the end."""
     carry_out(smoke("oct", epochs=6, models=("base", "tpl2")), tmp_path / "whole")
     draw, ended = random.Random(1), []
     for attempt in range(20):
-        command = [*COMMAND, *SETTINGS, "--out", str(tmp_path / "killed")]
-        # Its output goes to a file: a pipe would be kept open by workers that outlive it.
-        with open(tmp_path / "output", "w") as output:
-            process = subprocess.Popen(command, start_new_session=True, stdout=output, stderr=2)
+        process = _start(tmp_path)
         try:
             process.wait(timeout=3 + 2 * attempt + draw.uniform(0, 3))
         except subprocess.TimeoutExpired:
@@ -112,6 +123,18 @@ def test_the_command_killed_at_random(tmp_path):
     assert ended[-1] == 0
     assert len(ended) >= 2
     assert results(tmp_path / "killed").equals(results(tmp_path / "whole"))
+
+
+def _start(folder):
+    command = [*COMMAND, *SETTINGS, "--out", str(folder / "killed")]
+    # Its output goes to a file: a pipe would be kept open by workers that outlive it.
+    with open(folder / "output", "w") as output:
+        return subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output)
+
+
+def _lines(run):
+    """How many epochs are on disk."""
+    return sum(len(path.read_bytes().splitlines()) for path in run.rglob("*.jsonl"))
 
 
 # A full disk

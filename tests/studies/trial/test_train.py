@@ -496,11 +496,11 @@ RESUMED = [("oct", "tpl2"), ("oct", "mpca"), ("chest", "tpl"), ("kvasir", "tpl")
 @pytest.mark.parametrize(("name", "model"), RESUMED)
 def test_resumed_from_every_epoch_it_is_the_uninterrupted_one(name, model, tmp_path):
     """Chest has dropout and so random numbers to restore; the U-Net has batch statistics."""
-    study, config, data = opened(name, epochs=4)
+    study, config, data = opened(name, epochs=3)
     unit = Unit(1, model)
     whole = trained(tmp_path / "whole", unit, study, config, data)
     for kind in (Epoch, Step):
-        for k in range(1, 5):
+        for k in range(1, 4):
             folder = tmp_path / f"{kind.__name__}-{k}"
             with pytest.raises(StopError):
                 trained(folder, unit, study, config, data, stopping(kind, k))
@@ -508,7 +508,7 @@ def test_resumed_from_every_epoch_it_is_the_uninterrupted_one(name, model, tmp_p
             rest = trained(folder, unit, study, config, data)
             done = k if kind is Epoch else k - 1
             trained_then = [e.row["epoch"] for e in rest if isinstance(e, Epoch)]
-            assert trained_then == list(range(done + 1, 5))
+            assert trained_then == list(range(done + 1, 4))
             assert rows(folder, unit) == rows(tmp_path / "whole", unit)
             assert not rest.states or same_states(rest.states[-1], whole.states[-1])
 
