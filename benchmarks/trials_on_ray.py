@@ -25,7 +25,7 @@ from tensorprojection.studies.execute import local
 from tensorprojection.studies.execute.protocol import Done, Executor, Task
 from tensorprojection.studies.execute.ray import RayExecutor
 from tensorprojection.studies.execute.ray_cluster import RayOptions, connected
-from tensorprojection.studies.execute.ray_worker import Ended, Kept, Trainer
+from tensorprojection.studies.execute.ray_worker import KeptEpoch, Trainer, UnitEnd
 from tensorprojection.studies.execute.state import State, write_state
 from tensorprojection.studies.oct import OCT
 from tensorprojection.studies.results import UnitFiles
@@ -43,8 +43,8 @@ def mock(epochs: int, size: int) -> type[Trainer]:
             for epoch in range(1, epochs + 1):
                 row = {"epoch": epoch, "loss": 1.0, "accuracy": 0.5, "f1": 0.5}
                 kept = State(LINE * epoch, os.urandom(size))
-                self._messages.put(Kept(Epoch(unit, row), kept))
-            self._messages.put(Ended(unit, b"", Done(unit)))
+                self._messages.put(KeptEpoch(Epoch(unit, row), kept))
+            self._messages.put(UnitEnd(unit, b"", Done(unit)))
 
     return Mock
 

@@ -25,7 +25,7 @@ CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 def create(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-    """An array file of this shape, all zero for now; its space is the file's already."""
+    """An array file of this shape, all zeros for now, with its disk space reserved."""
     kind = np.dtype(dtype)
     header = {"descr": kind.str, "fortran_order": False, "shape": shape}
     needed = kind.itemsize * math.prod(shape)

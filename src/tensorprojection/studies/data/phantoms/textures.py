@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 Array = NDArray[np.floating[Any]]
 
 # Note [Blocks]: images are made in whole blocks of this many, each from its own generator seeded
-# by (seed, block), and what is too many is dropped. So image i is the same to the bit however many
+# by (seed, block), and surplus images are dropped. So image i is the same to the bit however many
 # are asked for, and the arithmetic runs over a block at a time, small enough for the cache.
 BLOCK = 32
 
