@@ -1,6 +1,6 @@
 """Trials on Ray beside trials in local processes, and what the driver has to do for each.
 
-python benchmarks/trials_on_ray.py rate      # epochs a second, Ray / local, the small preset of oct
+python benchmarks/trials_on_ray.py rate      # epochs per second, Ray / local, small preset of oct
 python benchmarks/trials_on_ray.py empty     # the time that a trial takes which has nothing to do
 python benchmarks/trials_on_ray.py driver    # 200 mock trials: the driver's time, bytes and memory
 
@@ -55,7 +55,7 @@ def task_of(config: RunConfig, folder: str) -> Task:
 
 
 def rate(execute: Executor, config: RunConfig) -> float:
-    """Epochs a second, from the first that every worker has finished to the last but these."""
+    """Epochs per second, from the first that every worker has finished to the last but these."""
     with tempfile.TemporaryDirectory() as folder:
         units = [Unit(trial, "tpl2") for trial in range(JOBS)]
         ends = [
