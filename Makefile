@@ -13,7 +13,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# One stamp a set of packages: a second run starts at once, a changed pin installs anew.
+# One stamp per set of packages: a second run starts at once, a changed pin installs again.
 $(BIN)/python:
 	@test -n "$(PYTHON)" && $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 		{ echo "Python 3.11 or later is needed: make PYTHON=path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }

@@ -64,7 +64,7 @@ class NotPortableError(ValueError):
 
 
 def glibc_versions(path: Path) -> Iterator[tuple[int, int]]:
-    """Of the symbols that a library takes from glibc."""
+    """The versions of the symbols that a library takes from glibc."""
     with path.open("rb") as file:
         sections = list(ELFFile(file).iter_sections())
         names = [

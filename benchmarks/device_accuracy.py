@@ -1,11 +1,11 @@
-"""How exact U and its gradient are by the way for accelerators, which knows only products.
+"""How exact U and its gradient are by the engine for accelerators, which uses products only.
 
     python benchmarks/device_accuracy.py
 
 The worst over scales of W of 1e-3, 1 and 1e3, both kinds of ε, and some sizes, by W's condition:
-the largest error of an entry of U, and the error of dL/dW by its norm, both before any rounding to
+the largest error of an entry of U, and the relative error of dL/dW, both before any rounding to
 float32. The reference is NumPy's singular value decomposition of W in float64, which never squares
-the condition; `tests/test_polar.py` holds it against 60 digits.
+the condition; `tests/algebra/test_polar.py` compares it with 60 digits.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def exact(W: Matrix, D: Matrix, eps: float, relative: bool) -> tuple[Matrix, Mat
 
 
 def errors(p: int, q: int, condition: float, scale: float, eps_mode: str) -> tuple[float, float]:
-    """Of U, the largest; of the gradient, by its norm."""
+    """The largest error of an entry of U, and the relative error of the gradient."""
     W = with_condition(p, q, condition, scale)
     D = np.random.default_rng(1).standard_normal((p, q))
     eps, relative = EPS[eps_mode], eps_mode == "relative"

@@ -8,12 +8,12 @@ For every case of `tpl bench`, a training step (forward and backward) of the lay
 - waits: the step under ``torch.cuda.set_sync_debug_mode("error")``;
 - graph: the step captured as a CUDA graph and replayed on another input, beside the eager step;
 - compile: the same gradients from ``torch.compile``;
-- ratios: the time of what the layer replaces, and of tensorly-torch's TCL, by the layer's, as the
-  median over rounds in which they take turns, measured by CUDA events; also by the graph's;
+- ratios: the time of what the layer replaces, and of tensorly-torch's TCL, divided by the layer's:
+  the median over rounds in which they take turns, measured by CUDA events; also by the graph's;
 - memory: the most that a step needs beyond its input and parameters, beside what it replaces.
 
-Each part stands for itself: one that cannot run, or does not hold, is said so in its line and at
-the end, and the command then exits with 1. Without a GPU there is one line, and nothing is claimed.
+Each part is independent: one that cannot run, or fails, says so in its line and at the end, and the
+command then exits with 1. Without a GPU there is one line, and nothing is claimed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trials an hour: two jobs on two cores beside one single-threaded job.
+"""Throughput of trials: two jobs on two cores beside one single-threaded job.
 
 python benchmarks/jobs.py
 """
@@ -21,7 +21,7 @@ from tensorprojection.studies.trial.unit import Epoch, Unit
 
 
 def rate(config: RunConfig, inputs: RunInputs, jobs: int) -> float:
-    """Epochs a second, from the first that every process has finished to the last but ``jobs``."""
+    """Epochs per second, from the first of every process to the last but ``jobs``."""
     with tempfile.TemporaryDirectory() as folder:
         task = Task(config, inputs, Path(folder), code_version())
         units = [Unit(trial, "base") for trial in range(jobs)]

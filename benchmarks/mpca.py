@@ -4,7 +4,7 @@
     python benchmarks/mpca.py --sweeps 5 --rounds 7 --json runs/mpca.json
 
 The contenders take turns, so that what disturbs the machine disturbs them alike; a ratio is the
-median over rounds of TensorLy's time by MPCA's in the same round, with its smallest and largest.
+median over rounds of TensorLy's time / MPCA's in the same round, with its smallest and largest.
 Set OMP_NUM_THREADS=1 where other work keeps the cores busy: threads that wait for each other then
 measure that work, not this.
 """

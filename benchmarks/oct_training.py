@@ -1,7 +1,7 @@
-"""OCT CNN training, images a second, beside Keras 3 on its torch backend.
+"""OCT CNN training, images per second, beside Keras 3 on its torch backend.
 
 The same network, batch and images, in turns; two threads in one process each. Then the way that
-``tpl run`` takes: a process with one thread a core. And the share of a step that the input takes.
+``tpl run`` takes: one single-threaded process per core. And the share of a step spent on input.
 
     python benchmarks/oct_training.py
 """
@@ -37,7 +37,7 @@ def samples(batch: int) -> OctData:
 
 
 def our_step(model: str, data: OctData) -> Callable[[], None]:
-    """A step as ``training.train`` takes it, input included."""
+    """A step as a study takes it, input included."""
     network: Any = oct_cnn(model).to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     rows = np.arange(len(data.images))
@@ -86,7 +86,7 @@ def _one_core(batch: int, seconds: float, ready: Any, rates: Any) -> None:
 
 
 def two_processes(batch: int, seconds: float) -> float:
-    """Images a second of one single-threaded process a core, together."""
+    """Images per second of one single-threaded process per core, together."""
     context = multiprocessing.get_context("spawn")
     ready, rates = context.Barrier(2), context.Queue()
     with settings_to_inherit():

@@ -1,6 +1,6 @@
 """Trials on Ray beside trials in local processes, and what the driver has to do for each.
 
-python benchmarks/trials_on_ray.py rate      # epochs a second, Ray / local, the small preset of oct
+python benchmarks/trials_on_ray.py rate      # epochs per second, Ray / local, small preset of oct
 python benchmarks/trials_on_ray.py empty     # the time that a trial takes which has nothing to do
 python benchmarks/trials_on_ray.py driver    # 200 mock trials: the driver's time, bytes and memory
 
@@ -25,7 +25,7 @@ from tensorprojection.studies.execute import local
 from tensorprojection.studies.execute.protocol import Done, Executor, Task
 from tensorprojection.studies.execute.ray import RayExecutor
 from tensorprojection.studies.execute.ray_cluster import RayOptions, connected
-from tensorprojection.studies.execute.ray_worker import Ended, Kept, Trainer
+from tensorprojection.studies.execute.ray_worker import KeptEpoch, Trainer, UnitEnd
 from tensorprojection.studies.execute.state import State, write_state
 from tensorprojection.studies.oct import OCT
 from tensorprojection.studies.results import UnitFiles
@@ -43,8 +43,8 @@ def mock(epochs: int, size: int) -> type[Trainer]:
             for epoch in range(1, epochs + 1):
                 row = {"epoch": epoch, "loss": 1.0, "accuracy": 0.5, "f1": 0.5}
                 kept = State(LINE * epoch, os.urandom(size))
-                self._messages.put(Kept(Epoch(unit, row), kept))
-            self._messages.put(Ended(unit, b"", Done(unit)))
+                self._messages.put(KeptEpoch(Epoch(unit, row), kept))
+            self._messages.put(UnitEnd(unit, b"", Done(unit)))
 
     return Mock
 
@@ -55,7 +55,7 @@ def task_of(config: RunConfig, folder: str) -> Task:
 
 
 def rate(execute: Executor, config: RunConfig) -> float:
-    """Epochs a second, from the first that every worker has finished to the last but these."""
+    """Epochs per second, from the first that every worker has finished to the last but these."""
     with tempfile.TemporaryDirectory() as folder:
         units = [Unit(trial, "tpl2") for trial in range(JOBS)]
         ends = [

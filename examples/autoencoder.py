@@ -51,7 +51,7 @@ def lost(x: Tensor, reconstructed: Tensor) -> float:
 
 
 def draw(path: Path, columns: dict[str, Tensor]) -> None:
-    """One row an image, one column a way to look at it, all on one scale of grey."""
+    """One row per image, one column per method, all on one grey scale."""
     rows = len(next(iter(columns.values())))
     size = (2.2 * len(columns), 2.2 * rows + 0.3)
     figure, axes = plt.subplots(rows, len(columns), figsize=size, squeeze=False)

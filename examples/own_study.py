@@ -17,7 +17,7 @@ CLASSES = ("across", "down")
 
 
 class Settings(RunConfig):
-    """What a run of this study can be asked for, beside what all can: a flag, too."""
+    """This study's own settings, beside those that all studies share; each is also a flag."""
 
     width: int = Field(ge=1, le=1024, description="Channels of the convolution.")
 

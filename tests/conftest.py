@@ -1,5 +1,6 @@
-"""What several test files share: a fixed seed, and the map written a second time, slowly."""
+"""What several test files share: a fixed seed, the map written a second time, and ``tpl``."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -7,7 +8,7 @@ import tensorly
 import torch
 from torch import Tensor
 
-# The tests' tensors are small, and one process a core runs them: more threads only wait for
+# The tests' tensors are small, and one process per core runs them: more threads only wait for
 # each other.
 torch.set_num_threads(1)
 
@@ -63,3 +64,24 @@ def _polar(W: Tensor, eps: float, eps_mode: str) -> Tensor:
     left, sigma, right = torch.linalg.svd(W, full_matrices=False)
     unit = sigma.square().mean() if eps_mode == "relative" else 1.0
     return left * (sigma / (sigma.square() + eps**2 * unit).sqrt()) @ right
+
+
+@pytest.fixture
+def tpl(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """``tpl("run", "oct")``: the exit code, and what was printed to stdout and to stderr."""
+    from tensorprojection.cli import main as cli
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tpl", *map(str, arguments)])
+        capsys.readouterr()
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call

@@ -25,6 +25,6 @@ def check_eps(eps: float | None, eps_mode: EpsMode) -> float:
         )
     if not 0 < float(eps) * float(eps) < float("inf"):
         raise ProjectionValueError(
-            f"Expected an eps whose square is a number other than 0 and infinity, got {eps}."
+            f"Expected an eps whose square is neither 0 nor infinite, got {eps}."
         )
     return float(eps)

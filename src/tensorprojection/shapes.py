@@ -43,7 +43,7 @@ def read_shape(name: str, shape: Sequence[int | None], *, none_allowed: bool) ->
 def complete(
     in_shape: Shape, out_shape: Sequence[int | None], *, transposed: bool
 ) -> tuple[int, ...]:
-    """out_shape with None filled in, checked: smaller in a projection, larger in a transposed."""
+    """out_shape with None filled in, checked: a projection shrinks, a transposed one enlarges."""
     if len(in_shape) != len(out_shape):
         raise ProjectionValueError(
             f"Expected in_shape and out_shape to have one entry per mode each, got {in_shape} "

@@ -1,4 +1,4 @@
-"""Ctrl-C, and a request to end, at any moment of the command ``tpl``: one line, no traceback."""
+"""Ctrl-C or a request to end, at any moment of the command ``tpl``: one line, no traceback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Stopped(KeyboardInterrupt):  # no error, and no Exception either
 
 
 def leave_while_starting() -> None:
-    """Until :func:`raising_once` is entered, Ctrl-C just leaves: nothing has been begun.
+    """Until :func:`raising_once` is entered, Ctrl-C just exits: nothing has started yet.
 
     Importing torch takes seconds, and an exception anywhere in it would be a traceback.
     """
@@ -40,8 +40,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def raising_once() -> Iterator[None]:
     """In here the first signal raises :class:`Stopped`, and those after it are ignored.
 
-    So that what ends the workers and gives the cursor back is not interrupted in turn. A signal
-    that was ignored before, as ``nohup`` does, stays so.
+    So what ends the workers and restores the cursor is not interrupted itself. A signal that was
+    ignored before, as under ``nohup``, stays ignored.
     """
     known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]

@@ -249,7 +249,7 @@ def turned(init, scale):
     return torch.linalg.svdvals(start.T @ U).min().clamp(max=1).acos().item()
 
 
-# The table in init.py.
+# The table in algebra/starts.py.
 TURNED = {
     "orthogonal": (1.48, 1.32, 0.75, 0.26),
     "block": (1.47, 1.32, 0.69, 0.27),

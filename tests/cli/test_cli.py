@@ -276,7 +276,7 @@ def test_ctrl_c_says_how_to_go_on(tpl, monkeypatch):
     monkeypatch.setattr("tensorprojection.studies.run.run", interrupted)
     code, out, err = tpl("run", "oct", "--preset", "smoke")
     assert code == 130
-    assert out == "Stopped. The same command goes on from here.\n"
+    assert out == "Stopped. The same command continues from here.\n"
     assert err == ""
 
 
@@ -368,7 +368,7 @@ def test_three_signals_in_a_row_while_workers_train(number, code, elsewhere):
     assert process.wait(timeout=60) == code
     text = shown.decode()
     assert "Traceback" not in text
-    assert text.count("Stopped. The same command goes on from here.") == 1
+    assert text.count("Stopped. The same command continues from here.") == 1
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0  # shown again after it was hidden
     deadline = time.monotonic() + 30
     while living(process.pid) and time.monotonic() < deadline:
@@ -484,7 +484,7 @@ def test_a_table_of_before_the_last_units_end_is_completed(finished, tpl, undraw
 def test_other_settings_for_a_finished_run(finished, tpl):
     code, out, err = tpl("run", "oct", "--preset", "smoke", "--batch", "4", "--out", finished)
     assert (code, out) == (2, "")
-    assert err.startswith(f"tpl: {finished} was begun with batch = 16, not 4.")
+    assert err.startswith(f"tpl: {finished} was started with batch = 16, not 4.")
 
 
 def test_a_configuration_that_was_damaged(finished, tpl):

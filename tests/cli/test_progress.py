@@ -115,14 +115,14 @@ def test_what_was_made_before_training(plain):
         for done in (16, 32, 1600):
             watch.preparing("features of copies", done, 1600)
         watch.begin(CONFIG, PREPARED, 1, {ONE: 0})
-    assert plain.lines()[0] == "Made features of copies: 1,600, which are kept for the next time."
+    assert plain.lines()[0] == "Made features of copies: 1,600, kept for next time."
     assert len(plain.lines()) == 2
 
 
 def test_a_run_that_goes_on_says_from_where(plain):
     with plain.watch as watch:
         watch.begin(CONFIG, PREPARED, 5, {ONE: 3, TWO: 0})
-    assert plain.lines()[1] == "Going on: 3 of 5 done, 3 epochs of the others."
+    assert plain.lines()[1] == "Continuing: 3 of 5 done, 3 epochs of the others."
 
 
 def test_restarts_and_failures_have_their_lines(plain):
@@ -133,7 +133,7 @@ def test_restarts_and_failures_have_their_lines(plain):
         watch.show(Failed(ONE, "could not write [run]/trials: No space left on device.", stop=True))
         watch.show(Failed(TWO, "trial 1 tpl1: training has diverged."))
     assert plain.lines()[1:] == [
-        "trial 1 base: its process ended with signal 9; another goes on.",
+        "trial 1 base: its process ended with signal 9; another continues.",
         "trial 1 base failed: could not write [run]/trials: No space left on device.",
         "trial 1 tpl1 failed: training has diverged.",
     ]

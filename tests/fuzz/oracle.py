@@ -132,7 +132,7 @@ def multilinear(
     for k, U in enumerate(Us):
         if U is None:
             continue
-        # The derivative by U sums over all of x's other axes.
+        # The derivative with respect to U sums over all of x's other axes.
         n = U.shape[0] + max(x.numel() // max(x.shape[k - len(Us)], 1), 1)
         if rounding is not None:
             x, U = rounding.factor(x, U.shape[0]), rounding.factor(U, n)

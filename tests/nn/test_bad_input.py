@@ -113,7 +113,7 @@ def test_an_eps_whose_square_cannot_be_added(eps):
         lambda: polar(torch.randn(5, 3), eps),
         lambda: polar(torch.randn(5, 3, dtype=torch.float64), eps, eps_mode="relative"),
     ):
-        with pytest.raises(ProjectionValueError, match=r"an eps whose square is a number"):
+        with pytest.raises(ProjectionValueError, match=r"an eps whose square is neither 0"):
             make()
 
 

@@ -40,7 +40,7 @@ def picture() -> Callable[..., Path]:
 
 @pytest.fixture
 def oct_folder(tmp_path, picture) -> Path:
-    """The OCT layout: 6 training, 1 validation and 2 test images a class, 3 images a patient."""
+    """The OCT layout: 6 training, 1 validation and 2 test images per class, 3 per patient."""
     root = tmp_path / "kermany"
     number = 0
     for part, count in (("train", 6), ("val", 1), ("test", 2)):

@@ -107,9 +107,9 @@ def test_more_trials_and_models_are_added(finished, tmp_path):
 
 
 def test_other_settings_need_another_folder(finished):
-    with pytest.raises(StudyError, match="was begun with batch = 16, not 3"):
+    with pytest.raises(StudyError, match="was started with batch = 16, not 3"):
         carry_out(smoke("oct", batch=3), finished)
-    with pytest.raises(StudyError, match="was begun with study = 'oct', not 'kvasir'"):
+    with pytest.raises(StudyError, match="was started with study = 'oct', not 'kvasir'"):
         carry_out(smoke("kvasir"), finished)
 
 
@@ -170,7 +170,7 @@ def test_a_configuration_that_is_gone_does_not_let_other_settings_in(small):
     small()
     whole = (small.folder / "config.toml").read_bytes()
     (small.folder / "config.toml").unlink()
-    with pytest.raises(StudyError, match=r"was begun with learning_rate = 0\.001, not 0\.1\."):
+    with pytest.raises(StudyError, match=r"was started with learning_rate = 0\.001, not 0\.1\."):
         small(learning_rate=0.1, trials=2)
     assert small()[0].was_finished
     assert (small.folder / "config.toml").read_bytes() == whole
@@ -199,7 +199,7 @@ def test_without_its_record_a_run_goes_on_and_says_what_it_does_not_know(small):
     (small.folder / "record.json").unlink()
     outcome, said = small(trials=2)
     assert not outcome.failures
-    assert "record.json is gone: whether the images are the same is not known." in said
+    assert "record.json is missing: whether the images are the same is not known." in said
 
 
 def changed(content, how):
@@ -396,7 +396,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
     carry_out(config, tmp_path / "run", jobs=1)
     more = config.model_copy(update={"trials": 2})
     write(phantoms.make(72, size=32))
-    with pytest.raises(StudyError, match="was begun with other images"):
+    with pytest.raises(StudyError, match="was started with other images"):
         carry_out(more, tmp_path / "run", jobs=1)
     write(images)  # the same content, in a file that is newer
     carry_out(more, tmp_path / "run", jobs=1)

@@ -508,7 +508,7 @@ class Random(nn.Module):
 
 
 def test_a_model_that_gives_something_else_each_time():
-    with pytest.raises(ProjectionValueError, match=r"got a difference of .* the same twice\?"):
+    with pytest.raises(ProjectionValueError, match=r"got a difference of .* run twice\?"):
         tp.fold(Random(), torch.randn(2, 4))
 
 
@@ -859,10 +859,12 @@ def test_large_values_that_cancel():
 
 
 def test_a_wrong_fold_is_refused_though_values_cancel(monkeypatch):
-    from tensorprojection.surgery import projected
+    from tensorprojection.surgery import projection_node
 
-    right = projected.into_conv_before
-    monkeypatch.setattr(projected, "into_conv_before", lambda W, b, A: right(W * (1 + 1e-4), b, A))
+    right = projection_node.into_conv_before
+    monkeypatch.setattr(
+        projection_node, "into_conv_before", lambda W, b, A: right(W * (1 + 1e-4), b, A)
+    )
     model = nn.Sequential(nn.Conv2d(3, 8, 3), TensorProjection((8, 6, 6), (4, None, None)))
     with pytest.raises(ProjectionValueError, match="got a difference of"):
         tp.fold(model, 10 + torch.randn(2, 3, 8, 8))

@@ -67,7 +67,7 @@ def _multilinear(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
 
 
 def times(x: Tensor, A: Tensor, axis: int) -> Tensor:
-    """x with A multiplied along one axis, counted from the end; asks x for nothing."""
+    """x multiplied by A along one axis, counted from the end; no size of x is read."""
     return (x.transpose(axis, -1) @ A).transpose(axis, -1)
 
 
@@ -164,11 +164,11 @@ def _unfolded(x: Tensor, axis: int) -> Tensor:
     return x.movedim(axis, 0).reshape(x.shape[axis], -1)
 
 
-# Values, and operators of the same that are opaque to compilers.
+# Values, and the same as operators that are opaque to compilers.
 
 
 def _map_values(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
-    """The map of x, in the memory format of the tensor ``like``; the U's may be more exact."""
+    """The map of x in the memory format of ``like``; the U's may be of a wider type than x."""
     matrices = [None if U is None else cast(U, x.dtype) for U in Us]
     return engine().map(x, matrices, transposed, like)
 
@@ -176,7 +176,7 @@ def _map_values(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tens
 def _gradient_values(
     x: Tensor, grad: Tensor, Us: list[Tensor | None], transposed: bool, want_x: bool
 ) -> list[Tensor]:
-    """dL/dx (empty if not wanted) and dL/dU_k for every U_k there is.
+    """dL/dx (empty if not wanted) and dL/dU_k for every U_k that is not None.
 
     The latter are float32 for half types: see Note [The derivative in float32] in products.py.
     """

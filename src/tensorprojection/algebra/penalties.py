@@ -59,7 +59,7 @@ def hope(U: Tensor) -> Tensor:
     The gradient is finite wherever numbers of its size, 1/‖u_i‖, are. Where D has none, one of its
     subgradients is taken: 0 for a pair at a right angle and for a column of zeros, whose cosines
     count as 0. At exactly parallel columns the gradient is 0 as well, for these are D's maximum: D
-    alone does not part them.
+    alone does not separate them.
 
     Args:
         U: a matrix, ``p × q``. Its columns may have any length.

@@ -68,7 +68,7 @@ def polar(
 
     On an accelerator U is made by products alone, and nothing waits for the device; a W of type
     float64 is decomposed on the host, and so is any W on a device without float64 (Apple's), where
-    U is float32 at most. Off the CPU, a W that has diverged gives NaN: only a layer names it.
+    U is float32 at most. Off the CPU, a W that has diverged gives NaN: only a layer reports it.
     """
     eps = check_eps(eps, eps_mode)
     check_floating(W, name)
@@ -78,8 +78,8 @@ def polar(
             f"Expected {name} of shape (..., p, q) with 1 <= q <= p, got {tuple(W.shape)}."
         )
     if torch.compiler.is_compiling() and torch_private.in_forward_mode():
-        # Dynamo drops a Function's rule for it in silence (pytorch/pytorch#192985), and was seen to
-        # bring the process down on ordinary operations.
+        # Dynamo silently drops a Function's rule for it (pytorch/pytorch#192985), and has crashed
+        # the process on ordinary operations.
         raise ProjectionError(
             "torch.func.jvp inside torch.compile is not supported here: call jvp outside of the "
             "compiled function."
@@ -144,7 +144,7 @@ def _(W: Tensor, *_: Any) -> Tensor:
 
 
 def polar_values(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Polar:
-    """U, G, V and s, in whatever way those who look on allow."""
+    """U, G, V and s: as one opaque operator where a tracer or compiler looks on, else directly."""
     values: Any = _polar_op if is_opaque(W) else _polar_values
     return Polar(*values(W, eps, relative, dtype, name))
 
@@ -163,7 +163,7 @@ def polar_by_svd(W: Tensor, eps: float, relative: bool, dtype: torch.dtype) -> T
 
 
 def _call(function: type[torch.autograd.Function], *args: Any) -> Any:
-    """Applies the function; where no compiler looks on, the one that knows forward mode."""
+    """Applies the function; outside of torch.compile, its variant that supports forward mode."""
     chosen: Any = function if torch.compiler.is_compiling() else _FORWARD[function]
     return chosen.apply(*args)
 
@@ -176,7 +176,7 @@ def _M(W: Tensor, eps: float, relative: bool) -> Tensor:
 
 
 class _Polar(torch.autograd.Function):
-    """W -> U, for all who differentiate backward."""
+    """W -> U, for the usual backward mode."""
 
     @staticmethod
     def forward(
@@ -219,7 +219,7 @@ def polar_gradient(
 class _PolarTransformed(torch.autograd.Function):
     """W -> U, and G, V and s as constants: for torch.func's transforms and forward mode.
 
-    Their way to write a function costs some 50 µs a call more, so the usual way has its own.
+    The form of Function that these need costs some 50 µs more per call, so `_Polar` is separate.
     """
 
     @staticmethod

@@ -20,7 +20,7 @@ Note [W's scale sets how fast U turns]
     normal        1.50  1.48  1.38  1.14
     ============  ====  ====  ====  ====
 
-    ``test_the_scale_sets_how_fast_U_turns`` in tests/test_starts.py measures them. The paper's
+    ``test_the_scale_sets_how_fast_U_turns`` in tests/algebra/test_starts.py does. The paper's
     start has singular values near 0.05 √p, 0.28 here: an orthonormal start turns as fast with
     ``init_scale=0.28``. With the default of 1 a pooling or a start from data is kept for longer.
 """

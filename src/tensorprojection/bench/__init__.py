@@ -1,1 +1,1 @@
-"""Speed side by side with what the layer replaces, with its peers and with the machine's limit."""
+"""The layer's speed beside what it replaces, other libraries' layers and the machine's limit."""

@@ -16,7 +16,7 @@ Times = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Ratio:
-    """The median over rounds of one contender's time by another's, and its quartiles."""
+    """One contender's time divided by another's: the median over rounds, and its quartiles."""
 
     median: float
     low: float
@@ -37,7 +37,7 @@ def settle_allocator() -> None:
 
 
 def take_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
-    """Seconds a call, by contender and round."""
+    """Seconds per call, by contender and round."""
     settle_allocator()
     for call in contenders.values():
         call()
@@ -46,7 +46,7 @@ def take_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> Time
     times: Times = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
-            call()  # the caches are the last contender's
+            call()  # the processor's caches still hold the last contender's data
             start = time.perf_counter()
             for _ in range(calls[name]):
                 call()

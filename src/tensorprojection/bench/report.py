@@ -16,7 +16,7 @@ from rich.table import Table
 from tensorprojection import ProjectionValueError, kernels
 
 from .measure import Ratio
-from .run import Row, check_request, run_cases
+from .run import CaseRow, check_request, run_cases
 from .training import growth, training_steps
 
 
@@ -65,14 +65,14 @@ def _sentences(steps: dict[str, Ratio], grown: dict[str, list[float]]) -> Iterat
         yield f"OCT training step, {memory_format}: TPL model / MaxPool model {value}"
     for name, values in grown.items():
         factors = ", ".join(f"{v:.2f}" for v in values)
-        yield f"doubling the {name}: time by work {factors} (1 = linear)"
+        yield f"doubling the {name}: time / work {factors} (1 = linear)"
 
 
 COLUMNS = ["case", "format", "ms", "to what it replaces", "textbook / this", "TCL / this"]
 COLUMNS += ["geotorch / this", "this / limit", "U's share", "kept / output", "compiled / this"]
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: CaseRow) -> list[str]:
     return [
         row.case,
         row.memory_format,
@@ -86,7 +86,7 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def table(rows: list[Row]) -> Table:
+def table(rows: list[CaseRow]) -> Table:
     result = Table(title="Forward and backward, float32; median ratio (quartiles) of one run")
     for column in COLUMNS:
         result.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
@@ -95,7 +95,7 @@ def table(rows: list[Row]) -> Table:
     return result
 
 
-def markdown(rows: list[Row], sentences: list[str]) -> str:
+def markdown(rows: list[CaseRow], sentences: list[str]) -> str:
     lines = [COLUMNS, ["---"] * len(COLUMNS), *map(cells, rows)]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([text, "", *(f"- {sentence}" for sentence in sentences), ""])
@@ -112,8 +112,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def draw(rows: list[Row], path: Path) -> None:
-    """Times relative to this layer's, a panel a memory format."""
+def draw(rows: list[CaseRow], path: Path) -> None:
+    """Times relative to this layer's, one panel per memory format."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -143,7 +143,7 @@ def draw(rows: list[Row], path: Path) -> None:
         panel.invert_yaxis()
         panel.set_xscale("log")
         panel.set_xlabel(
-            "time by this layer's (log scale); right of the line: slower than this layer"
+            "time relative to this layer (log scale); right of the line: slower than this layer"
         )
         panel.set_title(memory_format)
         panel.grid(axis="x", alpha=0.3)
@@ -156,7 +156,7 @@ def draw(rows: list[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def _relative(row: Row, name: str) -> float | None:
+def _relative(row: CaseRow, name: str) -> float | None:
     if name == "replaced":
         return None if row.to_replaced is None else 1 / row.to_replaced.median
     return row.peers[name].median if name in row.peers else None

@@ -25,7 +25,7 @@ OURS, COMPILED = "this layer", "compiled"
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseRow:
     """One case in one memory format."""
 
     case: str
@@ -45,7 +45,7 @@ class Row:
 
 
 def check_request(rounds: int, only: str, peers: bool) -> None:
-    """What `tpl bench` is asked for must be there to be measured."""
+    """An error where what is asked for cannot be measured."""
     if rounds < 2:
         raise tp.ProjectionValueError(f"Expected at least 2 --rounds, for quartiles, got {rounds}.")
     if not cases_named(only):
@@ -66,13 +66,13 @@ def cases_named(only: str) -> list[Case]:
     return [case for case in CASES if only.lower() in case.name.lower()]
 
 
-def run_cases(rounds: int, only: str = "", peers: bool = True) -> Iterator[Row]:
+def run_cases(rounds: int, only: str = "", peers: bool = True) -> Iterator[CaseRow]:
     for case in cases_named(only):
         for memory_format in FORMATS:
             yield run_case(case, memory_format, rounds, peers=peers)
 
 
-def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True) -> Row:
+def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True) -> CaseRow:
     x = case.input(memory_format)
     layer = case.layer()
     a, b = gemm()
@@ -97,7 +97,7 @@ def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True)
         limit_seconds(case, g, a.shape[0], c)
         for g, c in zip(times["gemm"], times["copy"], strict=True)
     ]
-    return Row(
+    return CaseRow(
         case=case.name,
         memory_format=memory_format,
         milliseconds=1e3 * median(times[OURS]),
@@ -108,7 +108,7 @@ def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True)
         U_share=ratio(times, "U", OURS),
         kept_by_output=kept_bytes(layer, x) / (4 * case.batch * prod(case.target)),
         compiled=ratio(times, COMPILED, OURS) if COMPILED in times else None,
-        plan=str(tp.plan(layer, x)),
+        plan=str(tp.explain(layer, x)),
     )
 
 
@@ -116,7 +116,7 @@ def compiled_contender(layer: nn.Module, x: Tensor) -> dict[str, Callable[[], No
     """The layer under torch.compile, where that can be: it needs a C++ compiler."""
     if not any(map(which, ("c++", "g++", "clang++", "cl"))):
         return {}
-    torch.compiler.reset()  # what was compiled for the case before would be asked first
+    torch.compiler.reset()  # or guards of the cases before would be checked at every call
     return {COMPILED: step(cast(nn.Module, torch.compile(layer, dynamic=False)), x)}
 
 

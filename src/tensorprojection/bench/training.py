@@ -17,7 +17,7 @@ from .measure import Ratio, ratio, step, take_turns
 
 
 def training_steps(rounds: int, batch: int = 300) -> dict[str, Ratio]:
-    """Seconds of a step with the projection by seconds with MaxPool2d, by memory format."""
+    """The time of a step with the projection / with MaxPool2d, by memory format."""
     result = {}
     for name, memory_format in FORMATS.items():
         x = torch.randn(batch, 3, 96, 96).to(memory_format=memory_format)
@@ -41,7 +41,7 @@ def _step(head: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
 
 
 def growth(rounds: int) -> dict[str, list[float]]:
-    """How time grows where the work doubles: time ratios by work ratios, 1 being linear."""
+    """How time grows where the work doubles: time ratios / work ratios, so 1 is linear."""
     base = Case("growth", 25, (128, 16, 16), (128, 8, 8))
     series = {
         "batch": [replace(base, batch=25 * n) for n in (1, 2, 4)],

@@ -10,9 +10,9 @@ from cyclopts import Parameter
 
 def bench(
     *,
-    rounds: Annotated[int, Parameter(help="How often every contender takes its turn.")] = 15,
+    rounds: Annotated[int, Parameter(help="How many times to measure each contender.")] = 15,
     only: Annotated[str, Parameter(help="Only cases whose name contains this.")] = "",
-    peers: Annotated[bool, Parameter(help="Measure the peers as well.")] = True,
+    peers: Annotated[bool, Parameter(help="Measure other libraries' layers as well.")] = True,
     out: Annotated[Path, Parameter(help="Where bench.json, bench.md and bench.png go.")] = Path(
         "runs/bench"
     ),

@@ -25,12 +25,12 @@ def clear(
     *,
     study: Annotated[str | None, Parameter(help="Only what this study made.")] = None,
     older_than: Annotated[
-        float | None, Parameter(help="Only what was not used for so many days.")
+        float | None, Parameter(help="Only what was not used for this many days.")
     ] = None,
 ) -> None:
     """Remove what is kept, all or a part; it is made again when it is needed.
 
-    What a run works with stays, and is named. The exit status is 1 where something could not be
+    What a run is using is kept, with a message. The exit status is 1 where something could not be
     removed.
     """
     from ..studies.data.entries import chosen, clear, entries, gigabytes

@@ -1,4 +1,4 @@
-"""``tpl data``: getting a study's images, and looking them over."""
+"""``tpl data``: getting a study's images, and checking them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="data", help="The studies' images: download them, look them over.")
+app = App(name="data", help="The studies' images: download them, check them.")
 
 
 @app.command
@@ -34,16 +34,16 @@ def check(
     /,
     *,
     study: Annotated[
-        str | None, Parameter(help="Whose images they are. Default: as the layout says.")
+        str | None, Parameter(help="The study they are for. Default: by their layout.")
     ] = None,
     as_json: Annotated[
-        bool, Parameter(name="--json", negative="", help="Print all that was found as JSON.")
+        bool, Parameter(name="--json", negative="", help="Print the whole report as JSON.")
     ] = False,
     unpack_limits: Annotated[
-        float, Parameter(help="How many times as much as usual an archive may hold.")
+        float, Parameter(help="Factor on the limits for what an archive may hold.")
     ] = 1,
 ) -> None:
-    """Look images over: counts, sizes, damaged files, duplicates, patients on both sides.
+    """Check images: counts, sizes, damaged files, duplicates, patients on both sides of a split.
 
     The rules are those of a run. The exit status is 1 where there is a problem.
     """

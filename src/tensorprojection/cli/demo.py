@@ -22,13 +22,13 @@ def demo(
     *,
     out: Annotated[Path, Parameter(help="The run's folder.")] = Path("runs/demo"),
     jobs: Annotated[
-        int | None, Parameter(help="Processes; as many as fill the machine by default.")
+        int | None, Parameter(help="Training processes; by default as many as fill the machine.")
     ] = None,
 ) -> None:
     """Train the paper's OCT network on phantoms with four reductions, over several trials.
 
     MaxPooling, AveragePooling, the paper's projection, and the projection that starts as a pooling:
-    what comes out is told in a table, in three lines, and in a page.
+    the result is a table, three lines, and a page.
     """
     from rich.console import Console
 
@@ -46,7 +46,7 @@ def demo(
         with Watch(console) as watch:
             outcome = run(config, out, jobs or default_jobs(config.threads, config.device), watch)
     except KeyboardInterrupt as stop:
-        console.print("Stopped. The same command goes on from here.")
+        console.print("Stopped. The same command continues from here.")
         sys.exit(getattr(stop, "code", 130))
     if outcome.failures:
         print(f"tpl: {len(outcome.failures)} networks were not trained.", file=sys.stderr)

@@ -18,7 +18,7 @@ def evaluate(
         Parameter(help="The results' folder; evaluated-NAME in the run's folder by default."),
     ] = None,
 ) -> None:
-    """The metrics of all kept networks on held-out images, paired by trial: table and page."""
+    """Measure all kept networks on held-out images, paired by trial: a table and a page."""
     from ..studies.kept.evaluate import evaluate as measure
     from .report import report
 

@@ -15,13 +15,13 @@ def export(
     model: Annotated[str, Parameter(help="Which of its networks.")],
     to: Annotated[Path, Parameter(help="The file: model.pt2 or model.onnx.")],
     trial: Annotated[
-        str, Parameter(help='Its number, from 1; "best" has the least validation loss.')
+        str, Parameter(help='Its number, from 1; "best" has the lowest validation loss.')
     ] = "best",
 ) -> None:
     """Write a network for use without tensorprojection: pixels in, logits out.
 
-    It is folded, so there is no decomposition in it; what comes before the network is part of it;
-    and it is checked against the original on validation images before it is there.
+    It is folded, so there is no decomposition in it; the preprocessing is part of it; and before
+    it is written, it is checked against the original on validation images.
     """
     from rich.console import Console
 

@@ -57,7 +57,7 @@ def main() -> None:
             app(exit_on_error=False, print_error=False)
         except (CycloptsError, ProjectionError, StudyError) as error:
             _end(2, str(error))
-        except BrokenPipeError:  # whoever reads what is printed has seen enough
+        except BrokenPipeError:  # the reader of the output has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except OSError as error:
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _print_warnings() -> None:
-    """What the package warns of goes to stderr, as all that is wrong does."""
+    """The package's warnings go to stderr, as errors do."""
     log = logging.getLogger("tensorprojection")
     if not log.handlers:
         handler = logging.StreamHandler()

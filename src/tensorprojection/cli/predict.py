@@ -17,14 +17,14 @@ def predict(
     *images: Annotated[Path, Parameter(help="Image files, or folders of them.")],
     model: Annotated[str | None, Parameter(help="Which network of the run's folder.")] = None,
     trial: Annotated[
-        str, Parameter(help='Its number, from 1; "best" has the least validation loss.')
+        str, Parameter(help='Its number, from 1; "best" has the lowest validation loss.')
     ] = "best",
-    csv: Annotated[Path | None, Parameter(help="Write the classes to this file, too.")] = None,
+    csv: Annotated[Path | None, Parameter(help="Also write the classes to this file.")] = None,
     out: Annotated[Path, Parameter(help="The folder that masks go to.")] = Path("masks"),
 ) -> None:
     """Classes with probabilities as a table, or masks as PNG files.
 
-    Images are prepared as in training. Files that are no images are named, and the exit code is 1.
+    Images are prepared as in training. Files that are no images are listed, and the exit code is 1.
     """
     from rich import box
     from rich.console import Console

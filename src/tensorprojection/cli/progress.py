@@ -6,7 +6,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -26,7 +25,7 @@ from .wording import as_flags
 WINDOW = 10.0  # seconds over which the throughput is measured
 SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
 HIDDEN = ("epoch", "train_loss", "seconds", "code")  # of a row, where it is shown on one line
-SLOW = 1000  # files, from which reading them takes its time
+SLOW = 1000  # files; reading more takes so long that a bar is shown
 WIDE = 100  # columns of a terminal that has room for bars
 
 
@@ -44,32 +43,27 @@ class Watch:
         self.unkept: defaultdict[Unit, float] = defaultdict(float)  # shares of the epoch under way
         self.epochs = 0
         self.units = self.done = 0
-        self.also: Callable[[Event], None] | None = None  # is told of every event as well
+        self.also: Callable[[Event], None] | None = None  # called with every event as well
 
     def __enter__(self) -> Self:
         self.bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
     def preparing(self, what: str, done: int, of: int) -> None:
-        """So much of what all trials share has been made."""
+        """How much of what all trials share has been made, out of how much."""
         task = self._task(what, of, f"making {what}")
         self.bars.update(task, completed=done, info=f"{done:,}/{of:,}")
         if done == of:
             self._end(what)
-            self._line(f"Made {what}: {of:,}, which are kept for the next time.")
+            self._line(f"Made {what}: {of:,}, kept for next time.")
 
     def begin(
         self, config: RunConfig, inputs: RunInputs, units: int, begun: Mapping[Unit, int]
     ) -> None:
-        """Training starts: so many units in all, those not finished with their epochs so far."""
+        """Training starts: how many units in all, and the epochs so far of those not finished."""
         self._line(f"Images: {inputs.source}")
         if inputs.unreadable:
             self._line(f"Left out as unreadable: {len(inputs.unreadable)} files, see record.json")
@@ -77,12 +71,12 @@ class Watch:
         self.begun = begun
         started = sum(begun.values())
         if self.done or started:
-            self._line(f"Going on: {self.done} of {units} done, {started} epochs of the others.")
+            self._line(f"Continuing: {self.done} of {units} done, {started} epochs of the others.")
         all_of_it = self._task("all", units, self._count())
         self.bars.update(all_of_it, completed=self.done + started / config.epochs)
 
     def sides(self, training: int, validation: int) -> None:
-        """So many train and validate, copies included."""
+        """How many samples train and how many validate, copies included."""
         self._line(f"A trial trains on {training:,} and validates on {validation:,}.")
 
     def notice(self, text: str) -> None:
@@ -119,7 +113,7 @@ class Watch:
         elif isinstance(event, Restarted):
             self._end(str(event.unit))
             self.bars.advance(self.tasks["all"], -self.unkept.pop(event.unit, 0.0))
-            self._line(f"{event.unit}: its process ended with {event.how}; another goes on.")
+            self._line(f"{event.unit}: its process ended with {event.how}; another continues.")
         elif isinstance(event, Failed):
             self._end(str(event.unit))
             why = event.why.removeprefix(f"{event.unit}: ")  # errors of a training name it as well
@@ -153,7 +147,7 @@ class Watch:
 
 @contextmanager
 def counting(console: Console) -> Iterator[Making]:
-    """A bar for what takes its time, in a terminal; nothing elsewhere, or where it is quick."""
+    """A bar for what takes long, in a terminal; nothing elsewhere, or where it is quick."""
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
 
     def progress(what: str, done: int, of: int) -> None:
@@ -202,7 +196,7 @@ def _left(task: Task) -> str:
 
 
 class _Throughput:
-    """Images a second, over the last seconds."""
+    """Images per second, over the last seconds."""
 
     def __init__(self) -> None:
         self.seen: deque[tuple[float, int]] = deque()

@@ -18,7 +18,7 @@ def report(
         int | None, Parameter(help="As if the run had ended with this epoch. Default: its last.")
     ] = None,
 ) -> None:
-    """One page of a run, to look at and to send on: report.html; figures, and a table.
+    """Write a run's page, which can be sent on as one file, report.html; its figures, and a table.
 
     Several runs of one study are compared in one page: sizes, channels, compressions, starts.
     """
@@ -32,7 +32,7 @@ def report(
 
     if not folders:
         raise StudyError("Expected the folder of a run, got none.")
-    runs = read_runs(folders, epoch)  # what is wrong with one of them is told first
+    runs = read_runs(folders, epoch)  # first: a damaged one must not leave half a report
     console = Console(highlight=False)
     own = folders[0] if epoch is None else folders[0] / f"epoch-{epoch}"
     where = own if out is None else out

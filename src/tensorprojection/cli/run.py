@@ -5,124 +5,73 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import App, Parameter
-
-from ..studies.config import PRESETS, preset_for, resolve
+from ..studies.config import preset_for, resolve
 from ..studies.errors import StudyError
+from .study_command import study_command
 
 if TYPE_CHECKING:
     from ..studies.execute.parallel import Devices
     from ..studies.execute.ray_cluster import RayOptions
     from ..studies.network_file import Keep
     from ..studies.study import Study
+    from .settings import Flags
 
 MOST_JOBS = 1024
 
-# Its flags depend on the study, so it parses what follows by itself.
-app = App(
-    name="run",
-    help="Train a study's networks over many trials, and draw the paper's curves.",
-    help_flags=(),
-    version_flags=(),
-)
 
-
-@app.default
-def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
-    from ..studies.registry import STUDIES
-    from .settings import parse, refuse_others, study_in
-
-    study = study_in(tokens)
-    refuse_others(study, tokens)
-    flags = _flags(study)
-    which = f"Which study: {', '.join(STUDIES)}, a .py file with one, or package.module:NAME."
-    parse("run", run, flags, which, tokens)
-
-
-def _flags(study: Study[Any] | None) -> dict[str, Any]:
-    from .settings import HOW, WHAT, choice_flags, setting_flags
+def _flags(study: Study[Any] | None) -> Flags:
+    from .settings import HOW, WHAT, choice_flags, flag, setting_flags
 
     first = {
-        "preset": Annotated[
-            str | None,
-            Parameter(
-                group=WHAT,
-                help=f"Where settings start ({', '.join(PRESETS)}): the paper's numbers, a size "
-                "for a laptop (minutes; the default), or for a test (seconds).",
-            ),
-        ],
-        "config": Annotated[
-            Path | None, Parameter(group=WHAT, help="A TOML file of settings; flags override it.")
-        ],
+        "preset": flag(
+            str,
+            WHAT,
+            "Settings to start from: smoke (a test; seconds), small (a laptop; minutes; the "
+            "default) or paper (the paper's numbers).",
+        ),
+        "config": flag(Path, WHAT, "A TOML file of settings; flags override it."),
     }
     last = {
-        "jobs": Annotated[
-            int | None,
-            Parameter(group=HOW, help="Processes; as many as fill the machine by default."),
-        ],
-        "executor": Annotated[
-            Literal["local", "ray"] | None,
-            Parameter(group=HOW, help="Where trials are trained: here (default), or on Ray."),
-        ],
-        "address": Annotated[
-            str | None,
-            Parameter(
-                group=HOW,
-                help="Of the Ray cluster: auto, host:port or ray://host:port; without it, one is "
-                "started here.",
-            ),
-        ],
-        "cpus_per_trial": Annotated[
-            float | None,
-            Parameter(group=HOW, help="That Ray sets apart; as many as threads by default."),
-        ],
-        "gpus_per_trial": Annotated[
-            float | None,
-            Parameter(group=HOW, help="That Ray sets apart, such as 0.5; 1 by default on cuda."),
-        ],
-        "devices": Annotated[
-            int | None,
-            Parameter(group=HOW, help="That train one network together, 1 by default."),
-        ],
-        "nodes": Annotated[
-            int | None,
-            Parameter(
-                group=HOW,
-                help="Machines with so many devices each, 1 by default; the same command is "
-                "started on all.",
-            ),
-        ],
-        "unpack_limits": Annotated[
-            float | None,
-            Parameter(group=HOW, help="How many times as much as usual an archive may hold."),
-        ],
-        "out": Annotated[
-            Path | None,
-            Parameter(group=HOW, help="The run's folder; runs/STUDY-PRESET by default."),
-        ],
-        "keep": Annotated[
-            Literal["best", "last", "none"] | None,
-            Parameter(
-                group=HOW,
-                help="Which network of each training is kept: that with the least validation loss "
-                "(best, the default), the last, or none.",
-            ),
-        ],
-        "tensorboard": Annotated[
-            bool | None,
-            Parameter(group=HOW, negative=(), help="Write event files for TensorBoard as well."),
-        ],
-        "mix_versions": Annotated[
-            bool | None,
-            Parameter(
-                group=HOW,
-                negative=(),
-                help="Go on with a run that another version of the code has begun; its table "
-                "says so.",
-            ),
-        ],
+        "jobs": flag(int, HOW, "Training processes; by default as many as fill the machine."),
+        "executor": flag(
+            Literal["local", "ray"], HOW, "Where to train: on this machine (default), or on Ray."
+        ),
+        "address": flag(
+            str,
+            HOW,
+            "Address of the Ray cluster: auto, host:port or ray://host:port; by default a "
+            "cluster is started here.",
+        ),
+        "cpus_per_trial": flag(
+            float, HOW, "CPUs that Ray reserves for a trial; by default one per thread."
+        ),
+        "gpus_per_trial": flag(
+            float, HOW, "GPUs that Ray reserves for a trial, such as 0.5; by default 1 on cuda."
+        ),
+        "devices": flag(int, HOW, "Devices that train one network together (default 1)."),
+        "nodes": flag(
+            int,
+            HOW,
+            "Machines with that many devices each (default 1); start the same command on all.",
+        ),
+        "unpack_limits": flag(
+            float, HOW, "Factor on the limits for what an archive may hold (default 1)."
+        ),
+        "out": flag(Path, HOW, "The run's folder; by default runs/STUDY-PRESET."),
+        "keep": flag(
+            Literal["best", "last", "none"],
+            HOW,
+            "Which network of each training to keep: the one with the lowest validation loss "
+            "(best, the default), the last, or none.",
+        ),
+        "tensorboard": flag(bool, HOW, "Write event files for TensorBoard as well."),
+        "mix_versions": flag(
+            bool,
+            HOW,
+            "Continue a run that another version of the code started; the table says so.",
+        ),
     }
     return {**first, **setting_flags(study), **choice_flags(study), **last}
 
@@ -130,8 +79,8 @@ def _flags(study: Study[Any] | None) -> dict[str, Any]:
 def run(study: str, /, **given: Any) -> None:
     """Train a study's networks over many trials, and draw the paper's curves.
 
-    Stop it whenever you like, or let it be killed: the same command goes on from there, with the
-    results of a run that never stopped.
+    Stop it whenever you like, or let it be killed: the same command continues from there, with
+    the results of a run that never stopped.
     """
     from rich.console import Console
 
@@ -174,7 +123,7 @@ def run(study: str, /, **given: Any) -> None:
                 resolved, folder, processes, watch, mix_versions, chosen.execute, keep
             )
     except KeyboardInterrupt as stop:
-        console.print("Stopped. The same command goes on from here.")
+        console.print("Stopped. The same command continues from here.")
         sys.exit(getattr(stop, "code", 130))
     if outcome.was_finished:
         console.print(f"{folder} is finished: nothing is left to train.", highlight=False)
@@ -208,10 +157,13 @@ def _places(given: dict[str, Any]) -> tuple[RayOptions | None, Devices]:
 
 
 def _chosen(study: Study[Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The models of a short way to choose them, where one was taken."""
+    """The models that a shortcut such as `compression` stands for, where one was given."""
     for choice in study.choices:
         if (value := given.get(choice.name)) is not None:
             if given.get("models") is not None:
                 raise StudyError(f"Expected `models` or `{choice.name}`, got both.")
             return {"models": choice.models[value]}
     return {}
+
+
+app = study_command("run", run, _flags)

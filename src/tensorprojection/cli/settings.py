@@ -21,7 +21,7 @@ OF_HOW = ("threads", "device", "precision", "skip_unreadable")
 
 
 def study_in(tokens: Iterable[str]) -> Study[Any] | None:
-    """The study that a command line names, wherever it stands; None where it names none."""
+    """The study that a command line names, at any position; None where it names none."""
     tokens = list(tokens)
     if tokens and not tokens[0].startswith("-"):
         return find_study(tokens[0])
@@ -40,21 +40,22 @@ def setting_flags(study: Study[Any] | None, names: Iterable[str] | None = None) 
     """
     shared = RunConfig.model_fields
     chosen = [name for name in shared if name != "study"] if names is None else list(names)
-    flags = {name: _flag(shared[name], HOW if name in OF_HOW else WHAT) for name in chosen}
+    flags = {name: _of_field(shared[name], HOW if name in OF_HOW else WHAT) for name in chosen}
     for known in STUDIES.values() if study is None else (study,):
         group = Group(f"{known.name.capitalize()} study")
         for name, field in own_settings(known.settings).items():
-            flags[name] = _flag(field, group)
+            flags[name] = _of_field(field, group)
     return flags
 
 
 def choice_flags(study: Study[Any] | None) -> Flags:
-    """A flag for each short way to choose models."""
+    """A flag for each shortcut for `models`."""
     return {
-        choice.name: Annotated[
-            Literal[tuple(choice.models)] | None,
-            Parameter(group=Group(f"{known.name.capitalize()} study"), help=choice.description),
-        ]
+        choice.name: flag(
+            Literal[tuple(choice.models)],
+            Group(f"{known.name.capitalize()} study"),
+            choice.description,
+        )
         for known in (STUDIES.values() if study is None else (study,))
         for choice in known.choices
     }
@@ -64,7 +65,7 @@ Flags = dict[str, Any]  # names and annotated types
 
 
 def refuse_others(study: Study[Any] | None, tokens: Iterable[str]) -> None:
-    """A flag of another of the paper's studies is told to be one."""
+    """An error that says so where a flag belongs to another of the paper's studies."""
     if study is None:
         return
     others = setting_flags(None, []) | choice_flags(None)
@@ -75,16 +76,20 @@ def refuse_others(study: Study[Any] | None, tokens: Iterable[str]) -> None:
             raise StudyError(f"`{name}` is not a setting of the {study.name} study.")
 
 
-def _flag(field: Any, group: Group) -> Any:
-    kind = field.annotation
-    if kind == tuple[str, ...]:
-        kind = str  # with commas
+def flag(kind: Any, group: Group, text: str) -> Any:
+    """A flag of this type, None where it is not given, with its help text."""
     negative: dict[str, Any] = {"negative": ()} if kind is bool else {}
-    return Annotated[kind | None, Parameter(group=group, help=field.description, **negative)]
+    return Annotated[kind | None, Parameter(group=group, help=text, **negative)]
+
+
+def _of_field(field: Any, group: Group) -> Any:
+    # Lists are given with commas.
+    kind = str if field.annotation == tuple[str, ...] else field.annotation
+    return flag(kind, group, field.description)
 
 
 def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings among what was given, as a configuration takes them; paths made whole."""
+    """The settings among what was given, as a configuration takes them, with absolute paths."""
     fields = study.settings.model_fields
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -96,21 +101,16 @@ def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def parse(
-    name: str,
-    carry_out: Callable[..., Any],
-    flags: Flags,
-    help_of_study: str,
-    tokens: Iterable[str],
-) -> Any:
+def parse(name: str, carry_out: Callable[..., Any], flags: Flags, tokens: Iterable[str]) -> Any:
     """Parse the tokens by these flags, and call ``carry_out(study, **given)``."""
 
     def command(study: str, /, **given: Any) -> Any:
         return carry_out(study, **given)
 
     P = inspect.Parameter
+    which = f"The study: {', '.join(STUDIES)}, a .py file with one, or package.module:NAME."
     parameters = [
-        P("study", P.POSITIONAL_ONLY, annotation=Annotated[str, Parameter(help=help_of_study)]),
+        P("study", P.POSITIONAL_ONLY, annotation=Annotated[str, Parameter(help=which)]),
         *(P(flag, P.KEYWORD_ONLY, default=None, annotation=kind) for flag, kind in flags.items()),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

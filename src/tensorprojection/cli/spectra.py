@@ -26,7 +26,7 @@ def spectra(
         Path | None, Parameter(help="Where to draw the spectra, as .png or .pdf.")
     ] = None,
 ) -> None:
-    """Energy by mode of stored data, and the smallest shape that keeps a share of it."""
+    """Print the energy by mode of stored data, and the smallest shape that keeps a share of it."""
     if out is not None:
         check_drawable(out)
     suggestion = suggest_out_shape(load_array(data, array), energy)
@@ -38,7 +38,7 @@ def spectra(
 
 
 def check_drawable(path: Path) -> None:
-    """Told before the data is read, which may take its time."""
+    """An error for a name that cannot be drawn to, before the data is read, which may take long."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = sorted(FigureCanvasBase.get_supported_filetypes())

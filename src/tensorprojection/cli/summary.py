@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from ..studies.errors import StudyError
+from .study_command import study_command
 
-# Its flags depend on the study, so it parses what follows by itself.
-app = App(
-    name="summary",
-    help="The networks of a study, layer by layer, with where the paper's tables differ.",
-    help_flags=(),
-    version_flags=(),
-)
+if TYPE_CHECKING:
+    from ..studies.study import Study
+    from .settings import Flags
 
 
-@app.default
-def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
-    from ..studies.registry import STUDIES
-    from .settings import parse, refuse_others, setting_flags, study_in
+def _flags(study: Study[Any] | None) -> Flags:
+    from .settings import setting_flags
 
-    study = study_in(tokens)
-    refuse_others(study, tokens)
-    flags = setting_flags(study, ["size"])
-    flags["json"] = Annotated[bool | None, Parameter(help="Print JSON.", negative=())]
-    which = f"Whose networks: {', '.join(STUDIES)}, a .py file, or package.module:NAME."
-    parse("summary", summary, flags, which, tokens)
+    printed = Annotated[bool | None, Parameter(help="Print JSON.", negative=())]
+    return {**setting_flags(study, ["size"]), "json": printed}
 
 
 def summary(study: str, /, **given: Any) -> None:
-    """The networks of a study, layer by layer, with where the paper's tables differ."""
+    """The networks of a study, layer by layer, with notes where the paper's tables differ."""
     from rich.console import Console
 
     from ..studies.registry import find_study
@@ -47,3 +38,6 @@ def summary(study: str, /, **given: Any) -> None:
         print(as_json(made))
     else:
         Console(highlight=False).print(render(made))
+
+
+app = study_command("summary", summary, _flags)

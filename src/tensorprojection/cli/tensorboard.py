@@ -1,9 +1,8 @@
-"""The usual event files beside a run, for whoever watches runs with TensorBoard."""
+"""Event files beside a run, for TensorBoard."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ..studies.errors import StudyError
@@ -28,12 +27,7 @@ class Events:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for writer in self.writers.values():
             writer.close()
 

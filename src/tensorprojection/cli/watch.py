@@ -12,13 +12,13 @@ def watch(
     folder: Annotated[Path, Parameter(help="The folder of a run that is under way.")],
     /,
     *,
-    seconds: Annotated[float, Parameter(help="Between two looks at the folder.")] = 5.0,
+    seconds: Annotated[float, Parameter(help="Seconds between two looks at the folder.")] = 5.0,
     once: Annotated[bool, Parameter(negative=(), help="Look once, and end.")] = False,
 ) -> None:
     """Show how far each network of a run is, until the last has finished.
 
-    It only reads the run's files, so it can be on another machine that sees the same disk; a run
-    that has not begun to train is waited for. Ctrl-C ends the watching, not the run.
+    It only reads the run's files, so it works on another machine that sees the same disk; it waits
+    for a run that has not begun to train. Ctrl-C ends the watching, not the run.
     """
     import time
 

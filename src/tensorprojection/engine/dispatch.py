@@ -1,4 +1,4 @@
-"""Which engine serves."""
+"""Which engine carries out a layer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _handed_in: list[Engine] = []
 
 
 def engine(*Ws: Tensor | None) -> Engine:
-    """For a layer with these W's, or none to speak of.
+    """The engine for a layer with these W's, if any.
 
-    On an accelerator that by products; else the compiled kernels where there are any, which leave
-    to torch what they do not serve.
+    On an accelerator the one by products; elsewhere the compiled kernels, if they were built, which
+    leave to torch what they do not serve.
     """
     if _handed_in:
         return _handed_in[-1]
@@ -39,7 +39,7 @@ def by_products(*Ws: Tensor | None) -> bool:
 
 @contextmanager
 def use(given: Engine) -> Iterator[None]:
-    """The engine for all that is called inside, for tests and comparisons."""
+    """Everything called inside uses the given engine: for tests and comparisons."""
     _handed_in.append(given)
     try:
         yield

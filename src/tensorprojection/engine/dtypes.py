@@ -15,12 +15,12 @@ WITHOUT_FLOAT64 = {"mps"}
 
 
 def has_float64(x: Tensor) -> bool:
-    """Whether there is float64 where x is."""
+    """Whether x's device has float64."""
     return x.device.type not in WITHOUT_FLOAT64
 
 
 def in_float64(x: Tensor) -> Tensor:
-    """x in float64: where it is, or on the host if there is none."""
+    """x in float64: on its own device, or on the host if the device has none."""
     return x.double() if has_float64(x) else x.cpu().double()
 
 
@@ -65,7 +65,7 @@ def map_dtype(x: Tensor) -> torch.dtype:
 
 
 def autocasts(x: Tensor) -> bool:
-    """Whether autocast is on where x is."""
+    """Whether autocast is on for x's device."""
     device = x.device.type
     return device != "meta" and torch.is_autocast_enabled(device)
 

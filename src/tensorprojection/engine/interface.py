@@ -20,7 +20,7 @@ class LayerOptions(NamedTuple):
     eps: tuple[float, ...]
     eps_mode: EpsMode
     names: tuple[str, ...]
-    flag: DeviceFlag | None = None  # of a layer that is to hear of a W that diverged on a device
+    flag: DeviceFlag | None = None  # tells a layer that one of its W's on a device has diverged
 
     @property
     def relative(self) -> bool:

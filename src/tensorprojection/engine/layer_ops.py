@@ -1,4 +1,4 @@
-"""A whole layer as one operator each way, opaque to compilers, whoever computes it.
+"""A whole layer as two operators, forward and backward, opaque to compilers, for every engine.
 
 What comes out has shapes that depend on those of the W's alone, so a compiler can plan for it. The
 kernels may refuse a W at run time, and torch computes it instead: it is packed in the same way.

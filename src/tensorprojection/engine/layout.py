@@ -25,7 +25,7 @@ class Strided:
     stride: Sizes
 
     def is_that_of(self, x: Tensor) -> bool:
-        """Whether x lies so; the stride of an axis of size 1 says nothing."""
+        """Whether x has these strides; the stride of an axis of size 1 says nothing."""
         strides = zip(self.shape, self.stride, x.stride(), strict=True)
         return all(n == 1 or a == b for n, a, b in strides)
 
@@ -58,7 +58,7 @@ class Layout:
         return [None if k is None else Us[k] for k in self.modes]
 
     def dense(self, x: Tensor, *, large: bool) -> Tensor:
-        """x as it is, or a copy if it lies otherwise than this layout says."""
+        """x as it is, or a copy if its memory layout is not this one."""
         lies = self.as_large if large else self.as_small
         if x.stride() == lies.stride or lies.is_that_of(x):
             return x

@@ -17,9 +17,9 @@ Note [The cost model]
     products, and those of several modes run at `TILE_RATE` of the full rate.
 
     Three maps are planned: *shrink* (Eq. 1; the backward pass of Eq. 13), *grow* (Eq. 13; the
-    backward pass of Eq. 1), and *pair*, the derivative by the U's, which pairs a large tensor X
-    with a small one Z. For one mode that is one product of X and Z as they are once all other
-    modes are brought to equal size, X shrunk or Z grown. These intermediate results are computed
+    backward pass of Eq. 1), and *pair*, the derivatives with respect to the U's, which pair a large
+    tensor X with a small one Z. For one mode that is one product of X and Z, once all other modes
+    are brought to equal size, X shrunk or Z grown. These intermediate results are computed
     again from X and Z, not kept from the forward pass.
 """
 
@@ -40,7 +40,7 @@ Steps = tuple[Group, ...]
 FLOPS_PER_BYTE = 6.0
 SMALL = 8.0
 VECTOR = 16
-PASS_BYTES = 512.0  # what one more pass costs a row, in bytes that could be moved meanwhile
+PASS_BYTES = 512.0  # what one more pass costs per row, in bytes that could be moved meanwhile
 SEARCH_LIMIT = 5  # modes up to which all orders of all groupings are compared
 KRONECKER_LIMIT = 2**18  # entries of a Kronecker product, at most
 TILE_RATE = 0.85  # of the full rate
@@ -93,7 +93,7 @@ class Costs:
         return chain_cost(steps, small, large, tiles)
 
     def pair(self, steps: Steps) -> float:
-        """The derivatives by the U's, and what grow(Z) costs besides."""
+        """The derivatives with respect to the U's, and what grow(Z) costs besides."""
         last = last_cost(steps, *self._sides) if self.is_joint(steps) else self._least_grow
         return pair_cost(steps, *self._sides) + last
 
@@ -110,7 +110,7 @@ def chain_cost(
 
 
 def pair_cost(steps: Steps, large: tuple[int, ...], small: tuple[int, ...], tiles: bool) -> float:
-    """Bytes per row for the derivative by every U, X being shrunk in the order of the steps."""
+    """Bytes per row for the derivatives of all U's, X being shrunk in the order of the steps."""
     shrinking = chain_cost(steps[:-1], large, small, tiles)
     growing = chain_cost(steps[:0:-1], small, large, tiles)  # Z grows in the opposite order
     contracting = sum(view.contraction_cost() for view in _views(steps, large, small, tiles))
@@ -159,7 +159,7 @@ class _View:
 
     @property
     def arithmetic(self) -> float:
-        """What its operations are worth in bytes."""
+        """The bytes that could be moved in the time of its operations."""
         P, Q, right = prod(self.p), prod(self.q), self.right
         if self.tiles and len(self.p) > 1:
             large, small = (self.p, self.q) if P >= Q else (self.q, self.p)
@@ -181,7 +181,7 @@ class _View:
 
     @property
     def _packing(self) -> float:
-        """The way into tiles and out of them."""
+        """The cost of packing tiles and unpacking them."""
         return self.traffic / 2 if self.tiles else 0.0
 
 

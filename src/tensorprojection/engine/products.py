@@ -52,7 +52,7 @@ def multiply(x: Tensor, A: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def contract(x: Tensor, z: Tensor) -> Tensor:
-    """Σ x[l, :, r] z[l, :, r]ᵀ over l and r: the P × Q derivative of <x times A, z> by A.
+    """Σ x[l, :, r] z[l, :, r]ᵀ over l and r: the P × Q derivative of <x A, z> wrt A.
 
     Float32 where x is of a half type: see Note [The derivative in float32].
     """

@@ -28,7 +28,7 @@ class TorchEngine:
         return layout_of(x, Us, tiles=False)
 
     def layout_of_layer(self, x: Tensor, Ws: Matrices) -> Layout:
-        """The layout in whose order of modes a layer with these W's saves what it found."""
+        """The layout whose order of modes is that of what a layer with these W's saves."""
         return layout_of(x, Ws, tiles=False)
 
     def map(self, x: Tensor, Us: Matrices, transposed: bool, like: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def is_legacy_batched(x: Tensor) -> bool:
 
 
 def in_dispatch_mode() -> bool:
-    """Whether a TorchDispatchMode is on: of torch's tracers, or of anybody's own."""
+    """Whether a TorchDispatchMode is on: one of torch's tracers, or a user's own."""
     return torch._C._len_torch_dispatch_stack() > 0
 
 

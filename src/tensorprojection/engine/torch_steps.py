@@ -1,8 +1,8 @@
 """Carries out a plan: the three maps on a tensor (L, d_1, …, d_m) that is contiguous in memory.
 
 ``As[k - 1]`` is the ``large × small`` matrix of axis k, None for an axis left alone. By torch's own
-operations, for any type and device; compiled/calls.py does the same by compiled kernels.
-No autograd here; see project.py for the derivatives, plan.py for the choice of steps.
+operations, for any type and device; kernels/calls.py does the same by compiled kernels.
+No autograd here; see algebra/multilinear.py for the derivatives, plan.py for the choice of steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def grow(Z: Tensor, As: Matrices, plan: Plan) -> Tensor:
 def pair(
     X: Tensor, Z: Tensor, As: Matrices, plan: Plan, *, want_grown: bool, want_shrunk: bool
 ) -> tuple[Tensor | None, Tensor | None, list[Tensor | None]]:
-    """grow(Z), shrink(X), and the derivatives of <shrink(X), Z> by every A_k.
+    """grow(Z), shrink(X), and the derivatives of <shrink(X), Z> with respect to every A_k.
 
     The first two come along for the price of one step where the plan for them allows it.
     """
@@ -84,7 +84,7 @@ def _chain(x: Tensor, steps: Steps, matrices: list[Tensor], target: tuple[int, .
 
 
 class _Parts:
-    """The result of a last step, put together from its rows; where they come at once, as it is."""
+    """The result of a last step, assembled from its chunks of rows; a single chunk as it is."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
@@ -113,7 +113,7 @@ def _step(
 
 
 def _contraction(x: Tensor, z: Tensor, group: Group) -> Tensor:
-    """The derivative by A of <x times A, z>: x and z over all axes but the group's."""
+    """The derivative of <x times A, z> with respect to A: x and z over all axes but the group's."""
     first, end = group[0], group[-1] + 1
     left, right = prod(x.shape[:first]), prod(x.shape[end:])
     P, Q = prod(x.shape[first:end]), prod(z.shape[first:end])
@@ -133,7 +133,7 @@ def _chunks(larger: Tensor, *, several: bool) -> Iterator[slice]:
 
 
 def _group_matrices(As: Matrices, steps: Steps) -> list[Tensor]:
-    """One matrix a group: the Kronecker product of its axes' matrices."""
+    """One matrix per group: the Kronecker product of its axes' matrices."""
     result = []
     for group in steps:
         first, *others = [A for A in (As[k - 1] for k in group) if A is not None]
@@ -150,7 +150,7 @@ def _kron(A: Tensor, B: Tensor) -> Tensor:
 
 
 def _by_axis(sums: list[Tensor | None], steps: Steps, As: Matrices) -> list[Tensor | None]:
-    """The derivative by each A_k from that by the groups' Kronecker products."""
+    """The derivative of each A_k from those of the groups' Kronecker products."""
     result: list[Tensor | None] = [None] * len(As)
     for group, total in zip(steps, sums, strict=True):
         assert total is not None
@@ -161,13 +161,13 @@ def _by_axis(sums: list[Tensor | None], steps: Steps, As: Matrices) -> list[Tens
 
 
 def _factors(total: Tensor, matrices: list[Tensor]) -> Iterator[Tensor]:
-    """From the derivative by A ⊗ B, those by A and by B; B may be such a product itself."""
+    """From the derivative of A ⊗ B, those of A and of B; B may be such a product itself."""
     A, *rest = [A.to(total.dtype) for A in matrices]
     while rest:
         B = rest[0]
         for C in rest[1:]:
             B = _kron(B, C)
-        # One row an entry of A, one column an entry of B.
+        # One row per entry of A, one column per entry of B.
         blocks = total.reshape(A.shape[0], B.shape[0], A.shape[1], B.shape[1])
         blocks = blocks.transpose(1, 2).reshape(A.numel(), B.numel())
         yield (blocks @ B.reshape(-1)).view(A.shape)

@@ -1,4 +1,4 @@
-"""Who looks on while a layer works, and what may serve it: asked here, and only here.
+"""Who looks on while a layer runs (a tracer, a transform, a mode): asked here, and only here.
 
 Note [Who looks on]
     The C kernels read and write memory behind torch's back, so they serve plain dense tensors when

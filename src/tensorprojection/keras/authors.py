@@ -11,7 +11,7 @@ from .layers import TensorProjection, TransposeTensorProjection, _Projection
 
 
 class _Authors(_Projection):
-    """``q1, q2, q3, regularization='None', rate=0.1``, and everything of ours by keyword."""
+    """``q1, q2, q3, regularization='None', rate=0.1``; this package's own arguments by keyword."""
 
     def __init__(
         self,

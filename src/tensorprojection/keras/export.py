@@ -13,8 +13,8 @@ from . import ops
 def is_exporting(x: Any) -> bool:
     """Whether ``model.export`` is under way.
 
-    Keras does not say so, in a layer; but its exporters are then among the callers. Should they
-    move, an exported graph holds the decomposition and gives the same results.
+    Keras does not tell a layer, but its exporters are then among the callers. If they are ever
+    renamed, an exported graph holds the decomposition and gives the same results.
     """
     if not ops.is_traced(x):
         return False

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_SWEEPS = 30  # some ten suffice
+_SWEEPS = 30  # at most; about ten suffice
 _EXACT = 1e-9  # the largest cosine before a sweep's last rotations, which square it
 _NEGLIGIBLE = 1e-13  # of R's norm: a column that is shorter has no direction
 
@@ -20,7 +20,7 @@ Tensor = Any
 def orthogonal_columns(R: Tensor) -> tuple[Tensor, Tensor]:
     """R V with orthogonal columns, and the orthogonal V, for a square R; in no order."""
     q = int(R.shape[-1])
-    n = q + q % 2  # a column of zeros where there is an odd one
+    n = q + q % 2  # a column of zeros is added to an odd number
     stacked = tf.pad(tf.concat([R, tf.eye(q, dtype=R.dtype)], axis=0), [[0, 0], [0, n - q]])
     negligible = _NEGLIGIBLE * tf.norm(R)
     places = [0, n - 1, *range(1, n - 1)]

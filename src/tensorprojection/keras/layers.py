@@ -69,7 +69,7 @@ class _Projection(keras.layers.Layer):  # type: ignore[misc]
                 W = self.add_weight(
                     name=name,
                     shape=(max(p, q), min(p, q)),
-                    # Its own draw for each mode, which one initializer would give twice.
+                    # A copy per mode: one initializer would draw the same values twice.
                     initializer=start.clone() if hasattr(start, "clone") else start,
                     regularizer=self.kernel_regularizer,
                     autocast=False,  # U is computed in the variables' type; see `ops.polar`

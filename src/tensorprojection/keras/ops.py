@@ -98,13 +98,13 @@ def _multilinear(x: Any, Us: Matrices, *, transposed: bool) -> Any:
 
 
 def _mode_product(x: Any, A: Any, axis: int) -> Any:
-    """x with its axis, of A's number of rows, mapped to A's number of columns."""
+    """x multiplied by A along one axis: its size goes from A's rows to A's columns."""
     before, after = tuple(x.shape[:axis]), tuple(x.shape[axis + 1 :])
     if not after:
         return keras.ops.matmul(x, A)
     if None in before[1:] or None in after:  # a mode left alone whose size is not known
         return keras.ops.moveaxis(keras.ops.tensordot(x, A, axes=(axis, 0)), -1, axis)
-    # Axes that lie behind are taken together; no axis changes its place in memory.
+    # The axes after it are taken together; no axis changes its place in memory.
     flat = keras.ops.reshape(x, (-1, A.shape[0], prod(after)))
     out = keras.ops.matmul(keras.ops.transpose(A), flat)
     return keras.ops.reshape(out, (-1, *before[1:], A.shape[1], *after))

@@ -18,8 +18,8 @@ Note [Closed under differentiation]
     The derivatives of U, of G and of the two solutions of such equations, ``turn`` and
     ``lyapunov``, need nothing but these four. V and s are constants that make them cheap. The two
     that are linear in an argument are primitives of JAX's: a function with `jax.custom_jvp` is
-    inlined where JAX linearises it in that argument, and a second derivative would then take V and
-    s for constants in earnest.
+    inlined where JAX linearises it in that argument, and a second derivative would then treat V and
+    s as true constants.
 """
 
 from __future__ import annotations

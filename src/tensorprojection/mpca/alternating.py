@@ -1,7 +1,7 @@
-"""Multilinear PCA by alternation: each mode's directions in turn, the other modes' held.
+"""Multilinear PCA by alternation: each mode's directions in turn, those of the others held fixed.
 
 The U's that minimise ``Σ_n ‖X_n − X_n ×₁ U₁U₁ᵀ ×₂ U₂U₂ᵀ …‖²`` have no closed form beyond order 1.
-But with all U's but one held, the best ``U_k`` is known: the leading eigenvectors of the mode-k
+With all U's but one held fixed, the best ``U_k`` is known: the leading eigenvectors of the mode-k
 scatter of the samples projected along the other modes. So no step makes the error larger. After
 Lu, Plataniotis & Venetsanopoulos, "MPCA: Multilinear Principal Component Analysis of Tensor
 Objects", IEEE Transactions on Neural Networks 19 (2008).
@@ -22,7 +22,7 @@ from .scatter import ModeScatter, leading, projected_scatter
 
 
 @dataclass(frozen=True)
-class Alternated:
+class MpcaResult:
     """The U's, and the share of the energy lost: at the start, then after every sweep."""
 
     Us: list[Tensor]
@@ -37,20 +37,20 @@ def start(seen: ModeScatter, out_shape: Sequence[int]) -> list[Tensor]:
 
 def alternate(
     source: Source, seen: ModeScatter, out_shape: Sequence[int], *, max_iter: int, tol: float
-) -> Alternated:
+) -> MpcaResult:
     """Sweeps over the modes until one gains no more than ``tol`` of the energy.
 
-    A sweep reads the source once a mode that shrinks. Where only one mode shrinks the start is the
-    optimum, and nothing is read.
+    A sweep reads the source once for each mode that shrinks. Where only one mode shrinks, the start
+    is the optimum, and nothing is read.
     """
     Us = start(seen, out_shape)
     modes = [k for k, (p, q) in enumerate(zip(seen.shape, out_shape, strict=True)) if q < p]
     if len(modes) < 2:
-        return Alternated(Us, [bound(seen, out_shape)], 1)
+        return MpcaResult(Us, [bound(seen, out_shape)], 1)
     if max_iter and not source.repeatable:
         raise ProjectionValueError(
             "Expected data that can be read more than once (a tensor, a list, a DataLoader), got "
-            "an iterator: the alternation reads it once a mode and sweep."
+            "an iterator: the alternation reads it once per mode and sweep."
         )
     factors: list[Tensor | None] = [U if k in modes else None for k, U in enumerate(Us)]
     energies: list[float] = []
@@ -66,7 +66,7 @@ def alternate(
         sweeps += 1
         if energies[-1] - energies[-2] <= tol * seen.total:
             break
-    return Alternated(Us, [max(0.0, 1 - e / seen.total) for e in energies], sweeps)
+    return MpcaResult(Us, [max(0.0, 1 - e / seen.total) for e in energies], sweeps)
 
 
 def bound(seen: ModeScatter, out_shape: Sequence[int]) -> float:

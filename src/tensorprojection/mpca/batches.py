@@ -28,7 +28,7 @@ class Source:
     ([(100, 8, 6)], (8, 6))
 
     Args:
-        data: a tensor or an array whose first axis is the samples', or an iterable of such batches
+        data: a tensor or an array with the samples along axis 0, or an iterable of such batches
             (a DataLoader); of a tuple such as ``(x, y)`` the first entry is taken. An array may be
             a memory map: only one chunk of it is in memory at a time.
         transform: called with each batch before anything else.

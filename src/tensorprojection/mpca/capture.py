@@ -60,7 +60,7 @@ class _Features:
             parameter = next(self._model.parameters(), None)
             if isinstance(x, Tensor) and parameter is not None:
                 x = x.to(parameter.device)
-            # All is undone before a batch is handed out: who takes it may stop at any.
+            # All is undone before a batch is yielded: the caller may stop after any.
             with _outputs(self._model, self._module) as outputs:
                 self._model(x)
             if not outputs:

@@ -127,7 +127,7 @@ def smallest_shape(source: Source, seen: ModeScatter, energy: float) -> tuple[Sh
 
 
 def shape_by_bound(seen: ModeScatter, energy: float) -> tuple[Shape, float, bool]:
-    """The same from the spectra alone: each mode may lose an equal part of what may be lost."""
+    """The same from the spectra alone: each mode may lose an equal share of the allowed loss."""
     lost = (1 - energy) / len(seen.shape)
     needed = [_needed(values, lost) for values in seen.spectra()]
     shape = tuple(map(min, needed, largest_shape(seen)))
@@ -153,8 +153,8 @@ def plot_spectra(
     >>> axes = plot_spectra(suggest_out_shape(x, 0.9))
 
     Args:
-        suggestion_or_data: of :func:`suggest_out_shape`, or what one gives it.
-        path_or_axes: the file to write, or the axes to draw on; without either new axes are made.
+        suggestion_or_data: the result of :func:`suggest_out_shape`, or its data.
+        path_or_axes: the file to write, or the axes to draw on; by default new axes are made.
 
     Returns:
         The axes; their ``figure`` is the whole drawing. It needs matplotlib.

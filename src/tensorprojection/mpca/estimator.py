@@ -56,7 +56,7 @@ class MPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         in_shape: the shape of one sample, where data comes flattened.
         max_iter: the most sweeps over the modes.
         tol: a sweep that gains no more than this share of the energy is the last.
-        center: whether the mean is taken off.
+        center: whether the mean is subtracted.
 
     Attributes:
         components_: by mode, U_k: ``p_k × q_k`` with orthonormal columns.
@@ -95,9 +95,9 @@ class MPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
     def fit_loader(self, loader: Iterable[Any]) -> Self:
         """Find the projection of data that a loader streams, the same as :meth:`fit` would.
 
-        Only the mean and one ``p_k × p_k`` matrix a mode are kept. The loader is read once for
-        the start, and once a mode and sweep after that, so it has to be repeatable and to give the
-        same samples every time, in whatever order: no random augmentation.
+        Only the mean and one ``p_k × p_k`` matrix per mode are kept. The loader is read once for
+        the start, and once per mode and sweep after that, so it has to be repeatable and to give
+        the same samples every time, in whatever order: no random augmentation.
 
         Args:
             loader: gives tensors or arrays with the samples along the first axis, on CPU or GPU;
@@ -107,7 +107,7 @@ class MPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         return self._fit(Source(loader, in_shape=self.in_shape))
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Take in a batch and renew the projection, from each mode's leading directions by itself.
+        """Take in a batch and update the projection, from each mode's leading directions by itself.
 
         That is where :meth:`fit` starts its sweeps. A share as ``n_components`` chooses its shape
         by the bound that :func:`~tensorprojection.suggest_out_shape` uses for iterators.
@@ -139,7 +139,7 @@ class MPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         return _flattened(_mapped(samples, down, self.out_shape_), flat)
 
     def inverse_transform(self, X: Any) -> Any:
-        """The samples that projections stand for, as far as the kept directions hold them."""
+        """The samples reconstructed from their projections, as far as the kept directions allow."""
         check_is_fitted(self)
         z = X if isinstance(X, Tensor) else np.asarray(X)
         samples, flat = _shaped(z, self.out_shape_, "projections")

@@ -37,7 +37,7 @@ def init_from_data(
 
     One streaming pass suffices: U then spans the start of multilinear PCA, each mode's leading
     directions by itself. Further sweeps of its alternation make all modes fit each other; they
-    read the data once a mode and sweep, and commonly gain a percent of the energy or less.
+    read the data once per mode and sweep, and commonly gain a percent of the energy or less.
 
     For features inside a model: ``init_from_data(layer, tp.capture(model, "features.7", loader))``.
 

@@ -38,8 +38,8 @@ class ModeScatter:
     >>> seen.count, [tuple(S.shape) for S in seen.scatters]
     (320, [(8, 8), (6, 6)])
 
-    In memory it is the mean, as large as one sample, and one ``p_k × p_k`` matrix a mode, in
-    float64, however many samples there are.
+    In memory it is the mean, as large as one sample, and one ``p_k × p_k`` matrix per mode,
+    in float64, however many samples there are.
 
     Args:
         center: whether the scatters are about the mean, or about zero.
@@ -70,7 +70,7 @@ class ModeScatter:
             x = x - mean.to(x)
         batch = ModeScatter(center=self.center)
         batch.count, batch.mean = len(x), mean
-        batch.scatters = [gram(x, k).to(mean) for k in range(mean.ndim)]
+        batch.scatters = [mode_gram(x, k).to(mean) for k in range(mean.ndim)]
         batch._precision = torch.finfo(x.dtype).eps
         self.merge(batch)
 
@@ -90,7 +90,7 @@ class ModeScatter:
         for k, S in enumerate(self.scatters):
             S += other.scatters[k].to(S)
             if self.center:
-                S += gram(difference[None], k) * (self.count * other.count / count)
+                S += mode_gram(difference[None], k) * (self.count * other.count / count)
         self.mean += difference * (other.count / count)
         self.count = count
 
@@ -105,7 +105,7 @@ class ModeScatter:
             )
         if self.center and self.count < 2:
             raise ProjectionValueError(
-                "Expected at least 2 samples, since the mean is taken off, got 1 sample."
+                "Expected at least 2 samples, since the mean is subtracted, got 1 sample."
             )
         rounding = self._precision**2 * self.count * float(self.mean.square().sum())
         if self.total <= rounding:
@@ -139,8 +139,8 @@ def projected_scatter(source: Source, mean: Tensor, Us: Matrices, k: int) -> Ten
     center = _project(mean, others)
     S = torch.zeros(mean.shape[k], mean.shape[k], dtype=torch.float64, device=mean.device)
     for x in source.chunks():
-        # Taking the mean off after the projection, where there is less of it, is as exact.
-        S += gram(_project(x, others) - center.to(x), k).to(S)
+        # Subtracting the mean after the projection, where it is smaller, is as exact.
+        S += mode_gram(_project(x, others) - center.to(x), k).to(S)
     return S
 
 
@@ -154,9 +154,9 @@ def core_energies(source: Source, mean: Tensor, Us: Matrices) -> Tensor:
     return total
 
 
-def gram(x: Tensor, k: int) -> Tensor:
+def mode_gram(x: Tensor, k: int) -> Tensor:
     """Σ_n X_(k) X_(k)ᵀ over samples ``(n, *shape)``, modes counted from 0."""
-    with no_autocast(x):  # it may be on where data is looked at
+    with no_autocast(x):  # it may be on where the data is read
         return _gram(x, k)
 
 
@@ -165,7 +165,7 @@ def _gram(x: Tensor, k: int) -> Tensor:
     if right == 1:
         A = x.reshape(left, p)
         return A.mT @ A
-    if right >= p:  # one product a slice, as the slices lie; their results are smaller than they
+    if right >= p:  # one product per slice, without a copy; each result is smaller than its slice
         A = x.reshape(left, p, right)
         return (A @ A.mT).sum(0)
     A = x.movedim(k + 1, 0).reshape(p, left * right)

@@ -19,7 +19,7 @@ from ..errors import ProjectionTypeError
 
 
 def is_distributed(x: Tensor | None) -> bool:
-    """Whether x is a DTensor; its class takes long to import where nobody has one."""
+    """Whether x is a DTensor; its class, slow to import, is not imported where nobody has one."""
     return hasattr(x, "full_tensor")
 
 
@@ -31,7 +31,7 @@ def gathered(Ws: Matrices) -> list[Tensor | None]:
 def run_distributed(
     run: Callable[[Tensor, Matrices], Tensor], x: Any, Ws: Matrices, order: int
 ) -> Tensor:
-    """``run`` for a DTensor x, split over its batch axes at most; so is the result."""
+    """``run`` for a DTensor x, split along batch axes only; the result is split like x."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     for k, W in enumerate(Ws, start=1):

@@ -8,10 +8,10 @@ Note [When U is kept]
     many times that.
 
 Note [On an accelerator U is not kept]
-    A comparison makes the host wait for the device, at every layer and every call. To make U anew
-    is some 65 launches of small products for all modes of a layer together, which the host queues
-    and goes on. So in eval mode a layer on a device makes its U's at every call, as in training.
-    To serve a model, `freeze()` it: then there is neither.
+    A comparison makes the host wait for the device, at every layer and every call. Computing U
+    again takes some 65 launches of small products for all modes of a layer together, which the
+    host queues without waiting. So in eval mode a layer on a device computes its U's at every
+    call, as in training. To serve a model, `freeze()` it: then there is neither.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Us = list[Tensor | None]
 
 @dataclass(frozen=True)
 class CachedProjections:
-    """U's, copies of the W's that gave them, and with what settings (dtype, ε) they did."""
+    """U's, copies of the W's they came from, and the settings (dtype, ε) they were made with."""
 
     Ws: list[Tensor]
     Us: Us

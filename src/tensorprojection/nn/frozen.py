@@ -53,7 +53,7 @@ class FrozenProjection(nn.Module):
         return back_project(x, Us) if self.transposed else project(x, Us)
 
     def _plain(self, x: Tensor) -> Tensor:
-        """The map in words that TorchScript and torch.fx know: the modes are the last axes."""
+        """The map by operations that TorchScript and torch.fx know: the modes are the last axes."""
         for name, U in self.named_buffers():
             if U is not None:  # to TorchScript, a mode left alone has a buffer too
                 axis = int(name[1:]) - 1 - len(self.in_shape)

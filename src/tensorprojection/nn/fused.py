@@ -1,6 +1,6 @@
 """W's and x to z in one node of autograd: the U's and the map together.
 
-Note [One node a layer]
+Note [One node per layer]
     A layer's step is two dozen small calls around two or three large ones, and every node of
     autograd adds some 50 µs of its own. So a layer that trains is one node, and where the compiled
     kernels serve, one call each way. A compiler sees one opaque operator each way (layer_ops.py).
@@ -31,8 +31,8 @@ from ..eps import EpsMode
 
 
 def can_be_one_node(x: Tensor, Ws: Matrices) -> bool:
-    """Whether nobody looks on who needs to see more than one node, and x's device has float64."""
-    if not has_float64(x):  # U is made on the host, where autograd's copies lead
+    """Whether nothing that looks on needs to see more than one node, and x's device has float64."""
+    if not has_float64(x):  # U is made on the host, by copies that autograd records
         return False
     return onlooker(x, *Ws) in (Onlooker.NOBODY, Onlooker.MODE, Onlooker.COMPILER)
 
@@ -121,7 +121,7 @@ def _differentiable(
 ) -> list[Tensor | None]:
     """The gradients as differentiable functions of x, grad and the W's.
 
-    They are written out. To ask autograd for them would differentiate through the history of x as
+    They are written out. Asking autograd for them would differentiate through the history of x as
     well, which may lead to the same W's.
     """
     eps, relative, mode = options.eps, options.relative, options.eps_mode

@@ -96,7 +96,7 @@ class HOPE(nn.Module):
         self.reset_parameters()
 
     def _vector_and_places(self) -> tuple[Shape, Shape]:
-        """The shape that one vector has as a tensor, and how many of them there are each way."""
+        """The shape of one vector as a tensor, and how many there are along each spatial axis."""
         if self.patch is None or self.stride is None:
             if self.stride is not None:
                 raise ProjectionValueError(

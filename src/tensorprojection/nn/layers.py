@@ -29,7 +29,7 @@ Other = TypeVar("Other", bound="_Projection")
 
 
 class _Projection(nn.Module):
-    """What the two layers share: the W's, the U's made of them, and looking at them."""
+    """What the two layers share: the W's, the U's made of them, and methods to inspect them."""
 
     transposed: ClassVar[bool]
 
@@ -188,7 +188,7 @@ class _Projection(nn.Module):
                     f"{self.out_shape}, got {found}."
                 )
 
-    # Keeping U: see Note [When U is kept] in kept.py.
+    # Keeping U: see Note [When U is kept] in eval_cache.py.
 
     def _matrices(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
         if self.training:
@@ -261,10 +261,10 @@ class _Projection(nn.Module):
         return frozen.train(self.training)
 
     def orthogonality_error(self) -> Tensor:
-        """The largest ``‖UᵀU − I‖`` (spectral norm) of all modes; what ε predicts for exact U.
+        """The largest ``‖UᵀU − I‖`` (spectral norm) of all modes.
 
-        That is ε²/(σ² + ε²) for W's smallest singular value σ: with the paper's start and ε some
-        1e-4; with an orthonormal start, or ``eps_mode="relative"``, 1e-6 and less.
+        In exact arithmetic it is ε²/(σ² + ε²), with σ W's smallest singular value: some 1e-4 with
+        the paper's start and ε; 1e-6 or less if orthonormal, or with ``eps_mode="relative"``.
         """
         with torch.no_grad():
             errors = [
@@ -338,7 +338,7 @@ class TensorProjection(_Projection):
             frequencies, so spectral pooling.
         init_scale: multiplies the start, one number or one per mode. U does not depend on it, but
             how fast U turns does: from ``"orthogonal"``, 100 steps of Adam at 1e-3 turned it by
-            1.32, 0.75 and 0.26 radians for 0.3, 1 and 3. See the Note in ``init.py``.
+            1.32, 0.75 and 0.26 radians for 0.3, 1 and 3. See ``algebra/starts.py``.
         device, dtype: of the parameters.
 
     Attributes:
@@ -358,7 +358,7 @@ class TensorProjection(_Projection):
     def captured_energy(self, x: Tensor) -> Tensor:
         """‖Z‖² / ‖X‖² for each sample: the share of the input that the projection keeps.
 
-        Of a sample that is all zeros nothing is lost: 1.
+        It is 1 for a sample that is all zeros.
         """
         axes = tuple(range(-self.order, 0))
         z = in_float64(self(x)).square().sum(axes)

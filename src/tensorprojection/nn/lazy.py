@@ -35,7 +35,7 @@ class _Lazy(LazyModuleMixin, _Projection):
         **unknown: Never,
     ) -> None:
         target = read_shape("out_shape", out_shape, none_allowed=True)
-        # As the eager layer with every mode left alone, then with parameters yet to come.
+        # First as a layer that leaves every mode alone, then with uninitialized parameters.
         super().__init__(
             (1,) * len(target),
             (None,) * len(target),
@@ -46,7 +46,7 @@ class _Lazy(LazyModuleMixin, _Projection):
             **unknown,
         )
         self._target = target
-        uninitialized: Any = UninitializedParameter  # torch types it in part only
+        uninitialized: Any = UninitializedParameter  # torch's types for it are incomplete
         for k, size in enumerate(self._target, start=1):
             W = None if size is None else uninitialized(device=device, dtype=dtype)
             self.register_parameter(f"W{k}", W)

@@ -1,4 +1,4 @@
-"""The paper's studies (section 3), and what a study of one's own is made of."""
+"""The paper's studies (section 3), and what a user's own study is made of."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load(folder: str | Path, model: str, trial: int | Literal["best"] = "best") 
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: who reads results or an error needs no torch."""
+    """Loaded when asked for: reading results needs no torch."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_WHERE[name]}", __name__), name)

@@ -1,7 +1,7 @@
 """Chest X-rays in four classes, by a head on a frozen network's features (section 3.2).
 
-The frozen network runs once per image, ever: what trains and validates are its features, of the
-originals and of their augmented copies, which lie in the cache.
+The frozen network runs once per image, ever: the head is trained and validated on its features of
+the originals and of their augmented copies, which are kept in the cache.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class ChestConfig(RunConfig):
         description="The frozen network: densenet121 or efficientnet-lite0.",
     )
     weights: Annotated[str | None, Absent("default"), Place()] = Field(
-        None, description="A file of the frozen network's weights."
+        None, description="File with the frozen network's weights."
     )
-    dropout: float = Field(ge=0, lt=1, description="Before the last layer; 0 for none.")
+    dropout: float = Field(ge=0, lt=1, description="Dropout before the last layer; 0 for none.")
 
 
 PAPER: dict[str, Any] = {
@@ -129,7 +129,7 @@ def prepare(config: ChestConfig, jobs: int, progress: Progress) -> RunInputs:
     if config.size % 32:
         raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
     weights = None if config.weights is None else Path(config.weights)
-    known = identity(config.backbone, weights)  # a mistake in these is told before copies are made
+    known = identity(config.backbone, weights)  # errors in these come before copies are made
     cached = load_images(IMAGES, config, progress)
     copies = make_copies(
         cached.folder,
@@ -178,7 +178,7 @@ def front(config: ChestConfig) -> nn.Module:
 
 
 def tables(config: ChestConfig) -> Iterator[ModelTable]:
-    """The networks layer by layer, with what the paper prints otherwise."""
+    """The networks layer by layer, with notes where the paper's table differs."""
     backbone, size = config.backbone, config.size
     if backbone not in BACKBONES:
         known = ", ".join(map(repr, BACKBONES))

@@ -26,9 +26,9 @@ class Claim:
         measure: what is compared: the "mean" over ``epochs``, "each" of all epochs, the "last"
             epoch, the "rise" of the metric from the first of ``epochs`` to the run's last, or the
             "spread" of the trials, which is the mean width of the quartile band.
-        epochs: the first and the last that count, where the measure asks for them.
-        margin: for "equal": how much is still equal.
-        channels: the claim is about networks with so many channels only.
+        epochs: the first and the last that count, for measures that need them.
+        margin: for "equal": the largest difference that still counts as equal.
+        channels: if given, the claim is only about networks with this many channels.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Which code trains: a table must not compare networks of two versions in silence."""
+"""Which code trains: a table must not silently compare networks of two versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = (".py", ".c", ".h")
 def code_version(study: str | None = None) -> str:
     """This package's version, a digest of its source files, and torch's version.
 
-    Of a study that is not this package's, by its reference, the file is part of it as well.
+    For a user's own study, given by its reference, the study's file is part of it as well.
     """
     known = f"{_package_version()} {digest(PACKAGE)}, torch {version('torch')}"
     where = None if study is None else parse_reference(study)
@@ -29,7 +29,7 @@ def code_version(study: str | None = None) -> str:
 
 
 def digest(folder: Path) -> str:
-    """Of the names and contents of all source files below the folder; some milliseconds."""
+    """A digest of the names and contents of all source files below the folder, in milliseconds."""
     whole = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.suffix in SOURCES:

@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from .data.splits import Split
 from .errors import StudyError
 
 if TYPE_CHECKING:
@@ -25,20 +26,19 @@ if TYPE_CHECKING:
 PHANTOMS = "phantoms"
 PRESETS = ("smoke", "small", "paper")
 
-Split = Literal["image", "patient", "as-shipped"]
 Precision = Literal["32-true", "bf16-mixed"]  # by Lightning Fabric's names
 
 
 @dataclass(frozen=True)
 class Absent:
-    """How a file says None, which TOML cannot: a setting that is left out comes from a preset."""
+    """The word for None in a file, as TOML has none: a setting left out comes from the preset."""
 
     word: str = "none"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A setting that is a path; seen from the file that has it, unless it is this word."""
+    """A setting that is a path, relative to the file that has it, unless it is this word."""
 
     but: str | None = None
 
@@ -46,8 +46,8 @@ class Place:
 class RunConfig(BaseModel):
     """The resolved configuration of a run, as ``config.toml`` holds it.
 
-    The upper bounds are far beyond any study's use. They are there so that a slip of the finger is
-    told in one line, before memory or disk are asked for.
+    The upper bounds are far beyond any study's use. They are there so that a typing mistake is
+    reported in one line, before any memory or disk is used.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -62,29 +62,29 @@ class RunConfig(BaseModel):
         None,
         ge=8,
         le=10_000_000,
-        description="How many phantoms, or how many drawn of the real images.",
+        description="How many phantoms to generate, or how many real images to draw.",
     )
     size: int = Field(ge=16, le=4096, description="Side of the images in pixels.")
     skip_unreadable: bool = Field(
-        False, description="Leave damaged image files out, and count them."
+        False, description="Leave out damaged image files, and say how many."
     )
     split: Split = Field(
         "image",
-        description="Images at random (default), whole patients, or as the data set is divided.",
+        description="Single images at random (default), whole patients, or as the data set comes.",
     )
     train_share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Share of the training side that is used, 1 by default; validation is whole.",
+        description="Share of the training set to use (default 1); validation stays whole.",
     )
     models: tuple[str, ...] = Field(
         min_length=1,
         strict=False,  # TOML and JSON have lists
-        description="Networks, with commas: tpl summary lists them.",
+        description="Networks, separated by commas; tpl summary lists them.",
     )
     trials: int = Field(
-        ge=1, le=10_000, description="Repetitions, each with its own split and start."
+        ge=1, le=10_000, description="Repetitions, each with its own split and initial weights."
     )
     epochs: int = Field(ge=1, le=100_000, description="Epochs for each network.")
     batch: int = Field(ge=1, le=1_000_000, description="Batch size.")
@@ -94,7 +94,7 @@ class RunConfig(BaseModel):
         1,
         ge=1,
         le=1024,
-        description="Threads of each process, 1 by default; changes the last bits.",
+        description="Threads per process (default 1); changes the last bits of results.",
     )
     device: str = Field("cpu", description="cpu (default), cuda, cuda:1 …")
     precision: Precision = Field(
@@ -120,7 +120,7 @@ class RunConfig(BaseModel):
         return self
 
     def as_settings(self) -> dict[str, Any]:
-        """Every setting of the study in plain values; none is left out, also not where it is None.
+        """Every setting of the study in plain values; none is left out, not even where it is None.
 
         So nothing is left for a preset to fill in when they are read again.
         """
@@ -152,7 +152,7 @@ def absent_word(settings: type[RunConfig], name: str) -> str | None:
 
 
 def absolute(settings: type[RunConfig], name: str, value: Any, folder: Path) -> Any:
-    """The setting, of which a path is made whole, as seen from the folder."""
+    """The setting; a path is made absolute, relative to the folder."""
     field = settings.model_fields.get(name)
     place = next((m for m in field.metadata if isinstance(m, Place)), None) if field else None
     if place is None or not isinstance(value, str):
@@ -183,7 +183,7 @@ def resolve(
         raise StudyError(f"Expected a configuration of the {study.name} study in {file}.")
     chosen = preset_for(preset, file, study)
     given.pop("preset", None)
-    if chosen not in tuple(study.presets):  # of which a file's may not even be hashable
+    if chosen not in tuple(study.presets):  # what a file says may not even be hashable
         raise StudyError(f"Expected a preset of {', '.join(study.presets)}, got {chosen!r}.")
     if file is not None:
         given = {n: absolute(study.settings, n, v, file.parent) for n, v in given.items()}
@@ -243,7 +243,7 @@ def _first_problem(error: ValidationError, study: Study[Any]) -> str:
 
 
 def _check_device(device: str) -> None:
-    import torch  # late, as whoever reads a configuration does not need it
+    import torch  # here, as reading a configuration does not need it
 
     try:
         torch.zeros(1, device=torch.device(device)).item()  # "meta" has tensors, but no values

@@ -1,4 +1,4 @@
-"""What a study raises when its user can put it right."""
+"""The error for what a user can correct."""
 
 from __future__ import annotations
 

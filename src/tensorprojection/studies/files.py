@@ -11,11 +11,11 @@ PART = ".part"
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write beside and rename into place: whoever is killed meanwhile leaves the old file.
+    """Write to a temporary file beside it and rename: a process that is killed leaves the old file.
 
-    On an error, such as a full disk, what was begun is removed and the old file stays too. The name
-    beside cannot be guessed, so nobody can have put a link there; what earlier, killed processes
-    left beside goes when the file is written.
+    On an error, such as a full disk, the temporary file is removed and the old file stays too. The
+    temporary name cannot be guessed, so nobody can have put a link there; temporary files that
+    killed processes left behind are removed when the file is written.
     """
     for left in path.parent.glob(f"{glob.escape(path.name)}.*{PART}"):
         left.unlink(missing_ok=True)

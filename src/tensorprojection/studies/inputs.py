@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from .data.cache import digest_of
+from .data.splits import Rows
 from .data.threads import Progress
 
 __all__ = ["Data", "Progress", "Rows", "RunInputs"]
-
-Rows = NDArray[np.int64]
 
 
 class Data(Protocol):
@@ -30,7 +27,7 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What had to be made before the first trial, and where it lies; small enough to be sent."""
+    """What had to be made before the first trial, and where it is; small enough to be sent."""
 
     folders: dict[str, Path]
     source: str
@@ -38,7 +35,7 @@ class RunInputs:
     weights: str | None = None  # of a frozen network: their sha256
 
     def identity(self) -> dict[str, str]:
-        """What the results depend on, by content; a folder made anew elsewhere has the same."""
+        """Digests of what the results depend on; a folder made again elsewhere has the same."""
         found: dict[str, str] = {}
         for name in ("images", "copies"):
             if name in self.folders:

@@ -60,10 +60,10 @@ class KvasirConfig(RunConfig):
     """The settings of a run of this study."""
 
     channels: int = Field(
-        ge=1, le=4096, description="Of the first convolution; the paper's: 16 and 64."
+        ge=1, le=4096, description="Channels of the first convolution; the paper's: 16 and 64."
     )
     copies: int = Field(ge=1, le=1000, description="Augmented copies of each training image.")
-    leaky: bool = Field(description="LeakyReLU(0.1) after the projection.")
+    leaky: bool = Field(description="Put a LeakyReLU(0.1) after the projection.")
 
 
 PAPER: dict[str, Any] = {
@@ -209,7 +209,7 @@ KVASIR = Study(
     choices=(
         ModelChoice(
             "compression",
-            "Which projection beside the baseline: by 2, or by 4.",
+            "Beside the baseline: normal halves the side, aggressive quarters it.",
             {"normal": ("base", "tpl"), "aggressive": ("base", "tpl-aggressive")},
         ),
     ),

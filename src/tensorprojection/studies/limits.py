@@ -1,4 +1,4 @@
-"""What cannot fit this machine is told before memory or disk are asked for."""
+"""What cannot fit this machine is refused before any memory or disk is used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .study import Study
 def check_fits(study: Study[Any], config: RunConfig) -> None:
     """A ``StudyError`` where the least that a run needs is more than the whole machine has.
 
-    It is a bound from below, of images that are generated, whose number is known: what passes may
-    still be too much.
+    It is a lower bound, for generated images, whose number is known: what passes may still be too
+    much.
     """
     if config.data != PHANTOMS:
         return

@@ -1,4 +1,4 @@
-"""The file of a kept network: safetensors, with what the network was made with in its header.
+"""The file of a kept network: safetensors, with its settings and results in the header.
 
 So there is no second file to lose, and both are written whole or not at all.
 """

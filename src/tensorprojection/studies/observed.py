@@ -1,7 +1,7 @@
 """What was observed of a network while it trained, read back; torch is not needed for it.
 
-It lies beside the network's rows, as ``trials/001/tpl1.observed.npz``. Runs of older versions have
-none, and a run that was begun by one has the epochs since: a reader asks which epochs there are.
+It is kept beside the network's rows, as ``trials/001/tpl1.observed.npz``. Runs of older versions
+have none, and a run that was started by one has only later epochs: see which ones there are.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Observed:
 def read_observed(path: Path) -> Observed | None:
     """The observations; None where there are none, or none that can be read."""
     try:
-        # By way of memory: of a damaged file NumPy leaves the handle open.
+        # Through memory: NumPy leaves the handle of a damaged file open.
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):

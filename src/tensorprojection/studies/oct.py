@@ -139,7 +139,7 @@ def penalty(network: nn.Module) -> Tensor | None:
 
 
 def tables(config: RunConfig) -> Iterator[ModelTable]:
-    """The networks layer by layer, with what the paper prints otherwise."""
+    """The networks layer by layer, with notes where the paper's table differs."""
     size = config.size
     for form in HEADS:
         notes = {"dense2": left_to_the_loss("softmax")}

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """A process that runs the function; it does not hear Ctrl-C."""
+    """A process that runs the function; Ctrl-C does not reach it."""
     process = get_context("spawn").Process(target=target, args=arguments, daemon=True)
     with settings_to_inherit():
         process.start()
@@ -32,9 +32,9 @@ def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:
 def process_pool(
     workers: int, start: Callable[..., None], *arguments: Any
 ) -> Iterator[Callable[[Callable[[T], R], Iterable[T]], Iterator[R]]]:
-    """A ``map`` over so many processes, each begun by ``start(*arguments)``.
+    """A ``map`` over that many processes, each initialized by ``start(*arguments)``.
 
-    Where a process ends before its time, it raises ``BrokenProcessPool``.
+    Where a process ends early, it raises ``BrokenProcessPool``.
     """
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (start, arguments))
 
@@ -78,7 +78,7 @@ def memory_settings() -> dict[str, str]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes started in here never hear Ctrl-C; here it is heard afterwards."""
+    """Ctrl-C never reaches processes started in here; this process gets it afterwards."""
     if hasattr(signal, "pthread_sigmask"):
         # Or it would be started with the first process, and let signals through again after that.
         resource_tracker.ensure_running()

@@ -1,4 +1,4 @@
-"""What a run was made with: for whoever wants to repeat it."""
+"""What a run was made with, so that it can be repeated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Record:
 
     @property
     def identity(self) -> dict[str, str] | None:
-        """Of the images and weights that the run was begun with; None where none was begun."""
+        """Digests of the images and weights of the run's first start; None before that."""
         found: dict[str, str] | None = self.starts[0]["identity"] if self.starts else None
         return found
 
@@ -55,9 +55,9 @@ def read_record(run: Path) -> Record:
     whole = [start for start in starts if start is not None]
     if not whole or len(whole) < len(starts):
         raise StudyError(
-            f"{path} is damaged, and with it is lost which images and settings {run} was begun "
-            "with. If they are the same today, remove that file and run the same command again: "
-            "what was trained is kept. Else choose another `out`."
+            f"{path} is damaged: which images and settings {run} was started with is no longer "
+            "known. If they are the same now, remove that file and run the same command again: "
+            "what was trained is kept. Otherwise choose another `out`."
         )
     return Record(whole)
 
@@ -109,7 +109,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _git_revision() -> str | None:
-    """Of the source this runs from, with a + where it was changed; None outside of a checkout."""
+    """The revision of this source, with a + if it was changed; None outside of a checkout."""
     folder = Path(__file__).parent
     try:
         head = _git(folder, "rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""The studies: the paper's by name, and a user's own by where it is."""
+"""The studies: the paper's by name, and a user's own by file or module."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _listed(found: Mapping[str, Any]) -> str:
 
 
 def _load(where: Reference) -> ModuleType:
-    """The module, imported; what is wrong with it is told with the line where it is."""
+    """The module, imported; an error in it is reported with its line."""
     try:
         if where.file is None:
             assert where.module is not None

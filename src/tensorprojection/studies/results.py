@@ -12,9 +12,9 @@ A folder of a run::
     samples.npz              a few of the images, for the page
     report.html, figures/, table.md     what ``tpl report`` makes of the results
 
-Note [Rows and checkpoint]: a checkpoint holds the rows as well, and is written first. So whoever
-is killed between the two has lost nothing: the lines are written again from the checkpoint. A
-damaged file of lines is restored in the same way, and a damaged checkpoint is trained anew.
+Note [Rows and checkpoint]: a checkpoint holds the rows as well, and is written first. So a kill
+between the two loses nothing: the lines are written again from the checkpoint. A damaged file of
+lines is restored in the same way; where the checkpoint is damaged, training starts again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .files import write_whole
 from .sealed import sealed, unsealed
 
 RESULTS = "results.parquet"
-HELD_OUT = "held_out.txt"  # of tpl evaluate: names the images that the networks never saw
+HELD_OUT = "held_out.txt"  # from tpl evaluate: names the images that the networks never saw
 
 # An epoch: its number, its metrics, its seconds, and the version of the code that trained it.
 EpochRow = dict[str, Any]

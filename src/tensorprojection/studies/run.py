@@ -39,18 +39,18 @@ MOVABLE = ("data", "weights")
 
 
 class Watcher(Protocol):
-    """Is told what a run does; whoever shows it to people."""
+    """Is told what a run does, to show it to the user."""
 
     def preparing(self, what: str, done: int, of: int, /) -> None:
-        """So much of what all trials share has been made."""
+        """How much of what all trials share has been made, out of how much."""
 
     def begin(
         self, config: RunConfig, inputs: RunInputs, units: int, begun: Mapping[Unit, int]
     ) -> None:
-        """Training starts: so many units in all, those not finished with their epochs so far."""
+        """Training starts: how many units in all, and the epochs so far of those not finished."""
 
     def sides(self, training: int, validation: int) -> None:
-        """So many train and validate, copies included."""
+        """How many samples train and how many validate, copies included."""
 
     def notice(self, text: str) -> None:
         """Something that the user should know, whatever else goes on."""
@@ -84,9 +84,9 @@ def run(
         folder: where it is, or will be.
         jobs: processes that train.
         watch: is told what happens.
-        mix_versions: go on also where another version of the code has trained some of it.
+        mix_versions: continue even where another version of the code has trained some of it.
         execute: trains the networks; by default processes of this machine.
-        keep: which networks are kept: of the epoch with the least validation loss, the last, none.
+        keep: which networks to keep: of the epoch with the lowest validation loss, the last, none.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def run(
 
 
 def take_part(config: RunConfig, together: ParallelExecutor, watch: Watcher) -> None:
-    """On every machine but the first: train with it; what comes of it is kept there."""
+    """On every machine but the first: train together with it; the first keeps the results."""
     study = find_study(config.study)
     inputs = study.prepare(config, 1, watch.preparing)
     with tempfile.TemporaryDirectory(prefix="tpl-") as folder:
@@ -137,13 +137,13 @@ def _run(
         _check_versions(folder, units, code_version(config.study))
     _write_config(config, folder)
     add_record(folder, config, inputs, jobs)
-    if "images" in inputs.folders:  # a study of one's own may have none
+    if "images" in inputs.folders:  # a user's own study may have none
         write_samples(folder, open_stored(inputs.folders["images"]))
     if not missing:
         _gather(config, folder, units)
         return Outcome(folder, True, ())
     if stored is not None and record.identity is None:
-        watch.notice("record.json is gone: whether the images are the same is not known.")
+        watch.notice("record.json is missing: whether the images are the same is not known.")
     watch.begin(config, inputs, len(units), missing)
     watch.sides(len(training), len(validation))
     failures = []
@@ -194,7 +194,7 @@ def _write_config(config: RunConfig, folder: Path) -> None:
 
 
 def _stored(study: Study[Any], folder: Path, record: Record) -> RunConfig | None:
-    """The settings that the folder was begun with, None where it was not begun.
+    """The settings that the run in this folder was started with, None where there is no run.
 
     They are in the record as well as in ``config.toml``, which people edit and remove.
     """
@@ -221,7 +221,7 @@ def _as_of(study: Study[Any], settings: Mapping[str, Any], file: Path, folder: P
 
 
 def _moved_file(was: Any, now: str) -> bool:
-    """Whether both are files of one name; whether their content is the same is the code's."""
+    """Whether both are files of one name; their content is compared with the code's version."""
     then, here = (parse_reference(str(text)) for text in (was, now))
     if then is None or here is None or then.file is None or here.file is None:
         return False
@@ -229,7 +229,7 @@ def _moved_file(was: Any, now: str) -> bool:
 
 
 def _agree(config: RunConfig, stored: RunConfig, folder: Path) -> RunConfig:
-    """The configuration that serves the folder as well as what is asked for now."""
+    """The configuration that fits both the folder and what is asked for now."""
     was, asked = stored.as_settings(), config.as_settings()
     for name in ("study", *sorted({*was, *asked} - {*EXTENSIBLE, *MOVABLE})):
         if was.get(name) != asked.get(name):
@@ -245,7 +245,7 @@ def _agree(config: RunConfig, stored: RunConfig, folder: Path) -> RunConfig:
 
 
 def _moved(config: RunConfig, stored: RunConfig) -> list[tuple[str, str, str]]:
-    """Those of images and weights that are elsewhere now: name, place then, place now."""
+    """Images and weights whose path has changed: the setting, the path then, the path now."""
     was, asked = stored.as_settings(), config.as_settings()
     return [(n, was[n], asked[n]) for n in MOVABLE if n in was and was[n] != asked[n]]
 
@@ -253,39 +253,39 @@ def _moved(config: RunConfig, stored: RunConfig) -> list[tuple[str, str, str]]:
 def _check_images(
     folder: Path, record: Record, inputs: RunInputs, moved: list[tuple[str, str, str]]
 ) -> None:
-    """Images and weights are, by content, those that the run was begun with."""
+    """Images and weights must be, by content, those that the run was started with."""
     if record.identity is None:
         for name, was, asked in moved:  # nothing but the place is known
             _refuse(folder, name, was, asked)
     elif record.identity != inputs.identity():
         where = "".join(f" ({name} = {was!r}, not {asked!r})" for name, was, asked in moved)
         raise StudyError(
-            f"{folder} was begun with other images or weights than those that are there now"
+            f"{folder} was started with other images or weights than those that are there now"
             f"{where}. Choose another `out`."
         )
 
 
 def _check_versions(folder: Path, units: list[Unit], code: str) -> None:
-    """What is there was trained by the code that is here."""
+    """What is there must have been trained by this version of the code."""
     codes = {row.get("code", "unknown") for unit in units for row in _files(folder, unit).rows()}
     if others := sorted(codes - {code}):
         raise StudyError(
             f"{folder} was trained with other code ({'; '.join(others)}) than what is here now "
-            f"({code}), and one table would compare the two. Choose another `out`, go "
-            "on with the code of then, or add `mix_versions`: the table will say so."
+            f"({code}), and one table would compare the two. Choose another `out`, use the code "
+            "of that version, or add `mix_versions`: the table will say so."
         )
 
 
 def _refuse(folder: Path, name: str, was: Any, asked: Any) -> NoReturn:
     raise StudyError(
-        f"{folder} was begun with {name} = {was!r}, not {asked!r}. Choose another `out`, or ask "
+        f"{folder} was started with {name} = {was!r}, not {asked!r}. Choose another `out`, or ask "
         "for the same."
     )
 
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock; a second run is told who has it."""
+    """Holds the folder's lock; a second run gets an error that says which process has it."""
     owner = folder / ".owner"
     lock = FileLock(folder / ".lock", timeout=0)
     try:

@@ -33,7 +33,7 @@ class Samples:
 
 
 def choose(images: ImageSet, seed: int = 0) -> Samples:
-    """Drawn at random, the same for the same images; of images without labels, of all of them."""
+    """Drawn at random by class, or from all images without labels; the same for the same images."""
     labels = np.zeros(len(images), np.int64) if images.labels is None else images.labels
     class_names = images.class_names or ("images",)
     rng = np.random.default_rng(seed)

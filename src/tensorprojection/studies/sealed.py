@@ -1,4 +1,4 @@
-"""Records of JSON that carry their own hash, so that damage to them is seen."""
+"""JSON records that carry their own hash, so that damage to them is noticed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(record: Any) -> dict[str, Any] | None:
-    """The fields without the hash; None where they are not what it was taken of."""
+    """The fields without the hash; None where the hash does not fit them."""
     if not isinstance(record, dict):
         return None
     fields = {name: value for name, value in record.items() if name != SEAL}

@@ -1,4 +1,4 @@
-"""What a study is: its images, networks and protocol, in the same words for all."""
+"""What a study is: its images, networks and protocol, declared in the same way for all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Metrics(Protocol):
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A short way to choose models: a setting of the command line and the models of each value."""
+    """A shortcut for `models`: a flag of the command line, and the models for each value."""
 
     name: str
     description: str
@@ -50,24 +50,24 @@ class Study(Generic[C]):
             data as well, from the first training images.
         presets: settings by preset. The paper's studies have smoke, small and paper.
         settings: the model of its settings, with those that only this study has.
-        prepare: makes what all trials share, with so many processes: images, copies, features.
-            Without it, the images are all.
-        open: the samples, in a process that trains. Without it, the images and their labels or
+        prepare: makes what all trials share, with the given number of processes: images, copies,
+            features. By default the images alone.
+        open: the samples, in a process that trains. By default the images and their labels or
             masks.
         loss: what is minimised.
-        metrics: what measures.
-        measured: the names of what it measures, with what they mean.
-        penalty: what is added to the loss for the network's own sake, None for most.
-        channels_last: whether the network is quicker with the channels innermost in memory.
+        metrics: makes the object that measures, after each epoch.
+        measured: the names of its metrics, with what they mean.
+        penalty: a regularization term that is added to the loss, None for most networks.
+        channels_last: whether to train in torch's channels_last memory format.
         sees_images: whether batches are images; False where they are something smaller.
         copies: how many augmented copies of each image these settings ask for, at least.
-        describe: what sets a run with these settings apart, for headings.
-        choices: short ways to choose models.
+        describe: what distinguishes a run with these settings, for headings.
+        choices: shortcuts for `models`.
         tables: the networks layer by layer, with notes on the paper.
         claims: what the paper claims of it, which a run's page holds against its results.
         front: what comes before the network for images that it has not seen: from pixels in [0, 1],
             ``(N, 1, size, size)`` of gray images or ``(N, 3, size, size)``, to the network's input.
-        reference: where the study is found again, in another process or another day; set for it.
+        reference: where another process finds the study again; set by the registry.
     """
 
     name: str

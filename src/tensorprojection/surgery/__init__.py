@@ -1,15 +1,16 @@
 """Changes to whole models: projections put in place of other layers, and folded away again."""
 
-from .fold import Folded, FoldReport, fold, fold_projections
-from .replace import Change, Replaced, ReplaceReport, Skipped, replace
+from .fold import FoldResult, fold, fold_projections
+from .replace import ReplaceResult, replace
+from .reports import FoldReport, Replacement, ReplaceReport, SkippedModule
 
 __all__ = [
-    "Change",
     "FoldReport",
-    "Folded",
+    "FoldResult",
     "ReplaceReport",
-    "Replaced",
-    "Skipped",
+    "ReplaceResult",
+    "Replacement",
+    "SkippedModule",
     "fold",
     "fold_projections",
     "replace",

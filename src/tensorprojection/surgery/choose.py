@@ -30,7 +30,7 @@ _POOLS = {
 _CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
-def candidates(model: nn.Module) -> dict[str, nn.Module]:
+def poolings_and_convolutions(model: nn.Module) -> dict[str, nn.Module]:
     """Every pooling layer and convolution of the model, by name, also those of several names."""
     return {
         name: module
@@ -40,8 +40,8 @@ def candidates(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def choose(model: nn.Module, what: What) -> tuple[dict[str, nn.Module], bool]:
-    """The candidates that ``what`` means, and whether it named one and no other."""
-    found = candidates(model)
+    """The pools and convolutions that ``what`` means, and whether it named exactly one."""
+    found = poolings_and_convolutions(model)
     if isinstance(what, nn.Module):
         what = _name_of(model, what)
     if isinstance(what, str) and what in dict(model.named_modules(remove_duplicate=False)):
@@ -108,7 +108,7 @@ class Place:
 def place_of(name: str, model: nn.Module, calls: list[Call]) -> Place | str:
     """The place, or the reason why there is none."""
     module = model.get_submodule(name)
-    names = [other for other, m in candidates(model).items() if m is module]
+    names = [other for other, m in poolings_and_convolutions(model).items() if m is module]
     if len(names) > 1:
         return f"it is one module under several names ({', '.join(names)}); give each place its own"
     axes = _spatial_axes(module) + 1

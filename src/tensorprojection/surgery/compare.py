@@ -17,14 +17,14 @@ from .run import duplicate, run
 def difference(got: Any, expected: Any, eps: float, rounding: Callable[[], list[float]]) -> float:
     """The largest difference of the outputs; an error where it is more than rounding.
 
-    ``eps`` is that of the coarsest type in use. ``rounding`` gives, for each of the outputs, how
-    far off the model's own one is; it is asked only where the outputs differ by more than their
-    size explains, as they do where large values cancel.
+    ``eps`` is that of the coarsest type in use. ``rounding`` gives, for each output, the rounding
+    error of the model itself; it is called only where the outputs differ by more than their size
+    explains, as they do where large values cancel.
     """
     ours, theirs = tree_leaves(got), tree_leaves(expected)
     if list(map(_kind, ours)) != list(map(_kind, theirs)):
         raise ProjectionValueError(
-            "Expected the folded model to give outputs as the model's for example_input, got "
+            "Expected the folded model to give outputs like the model's for example_input, got "
             f"{_kinds(ours)} for {_kinds(theirs)}."
         )
     largest = 0.0
@@ -38,7 +38,7 @@ def difference(got: Any, expected: Any, eps: float, rounding: Callable[[], list[
         if not off <= allowed:  # so that NaN is refused
             raise ProjectionValueError(
                 "Expected the folded model to give the same outputs for example_input, got a "
-                f"difference of {off:.1e}. Does the model give the same twice?"
+                f"difference of {off:.1e}. Does the model give the same outputs if run twice?"
             )
         largest = max(largest, off)
     return largest
@@ -48,7 +48,7 @@ def own_rounding(model: nn.Module, args: tuple[Any, ...], expected: Any) -> list
     """How far each output is from what the model gives in float64; 0 where that cannot be told."""
     outputs = tree_leaves(expected)
     nothing = [0.0] * len(outputs)
-    what = "a model that gives the same twice, and runs in float64"
+    what = "a model that gives the same outputs twice, and runs in float64"
     try:
         again = tree_leaves(run(duplicate(model), args, what))
         if not all(_same(a, b) for a, b in zip(again, outputs, strict=True)):

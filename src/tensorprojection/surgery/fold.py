@@ -1,9 +1,8 @@
-"""fold: a model without its projections, for deployment."""
+"""fold_projections: a model without its projections, for deployment."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,46 +13,18 @@ from ..errors import ProjectionValueError
 from ..nn.hope import HOPE
 from .compare import difference, own_rounding
 from .mark import MAP, mark
+from .reports import THE_MODEL, FoldReport, FoldStep
 from .run import arguments, check_model, count, duplicate, run
-from .step import Step
-from .table import THE_MODEL, table
 
 
-@dataclass(frozen=True)
-class FoldReport:
-    """What :func:`fold` did; ``print`` shows it as a table.
-
-    Args:
-        steps: one a projection, in the order of the graph.
-        parameters_before: of the model.
-        parameters_after: of the folded model, its constants included.
-        difference: the largest difference of the outputs for the example.
-    """
-
-    steps: tuple[Step, ...]
-    parameters_before: int
-    parameters_after: int
-    difference: float
-
-    def __str__(self) -> str:
-        rows = [[s.name, f"{s.in_shape} -> {s.out_shape}", s.became] for s in self.steps]
-        return "\n".join(
-            [
-                table(["folded", "shapes", "became"], rows),
-                f"parameters of the model: {self.parameters_before:,} -> {self.parameters_after:,}",
-                f"largest difference of the example's outputs: {self.difference:.1e}",
-            ]
-        )
-
-
-class Folded(NamedTuple):
+class FoldResult(NamedTuple):
     """A model that needs nothing but torch, and what was done to get it."""
 
     model: torch.fx.GraphModule
     report: FoldReport
 
 
-def fold_projections(model: nn.Module, example_input: Tensor | Sequence[Any]) -> Folded:
+def fold_projections(model: nn.Module, example_input: Tensor | Sequence[Any]) -> FoldResult:
     """The model for deployment: no projections, no decompositions, nothing but torch's operations.
 
     >>> import tensorprojection as tp
@@ -99,7 +70,7 @@ def fold_projections(model: nn.Module, example_input: Tensor | Sequence[Any]) ->
     """
     # Only here: a program that trains does not need the graph tools.
     from .graph import Graph, graph_of
-    from .projected import Projected
+    from .projection_node import ProjectionNode
 
     check_model(model)
     args = arguments(example_input)
@@ -112,7 +83,7 @@ def fold_projections(model: nn.Module, example_input: Tensor | Sequence[Any]) ->
     expected = run(duplicate(twin), args, "a model that runs on example_input")
     hopes = [(name, m) for name, m in twin.named_modules() if isinstance(m, HOPE)]
     graph = Graph(graph_of(mark(duplicate(twin)), args))
-    steps = [Projected(graph, node).fold() for node in graph.nodes if node.target == MAP]
+    steps = [ProjectionNode(graph, node).fold() for node in graph.nodes if node.target == MAP]
     steps += [_hope_step(name, layer) for name, layer in hopes if graph.reads(name)]
     if not steps:
         raise ProjectionValueError("Expected a model with a projection to fold, got none in use.")
@@ -124,7 +95,7 @@ def fold_projections(model: nn.Module, example_input: Tensor | Sequence[Any]) ->
         if _goes_another_way(twin, folded, graph.of_size(size, args), eps):
             graph.refuse_size(size)
     folded.recompile()
-    return Folded(folded, FoldReport(tuple(steps), count(model), count(folded), off))
+    return FoldResult(folded, FoldReport(tuple(steps), count(model), count(folded), off))
 
 
 fold = fold_projections  # its former name; `functional.fold` folds a tensor
@@ -168,7 +139,7 @@ def _goes_another_way(
     try:
         expected = run(duplicate(twin), args, "a model that runs")
     except ProjectionValueError:
-        return False  # then nobody misses it
+        return False  # it does not run on these samples either
     try:
         _difference(twin, folded, args, expected, eps)
     except ProjectionValueError:
@@ -176,9 +147,9 @@ def _goes_another_way(
     return False
 
 
-def _hope_step(name: str, layer: HOPE) -> Step:
+def _hope_step(name: str, layer: HOPE) -> FoldStep:
     became = "a linear layer" if layer.patch is None else "a convolution"
-    return Step(name or THE_MODEL, layer.in_shape, layer.out_shape, became)
+    return FoldStep(name or THE_MODEL, layer.in_shape, layer.out_shape, became)
 
 
 def _check_plain(folded: torch.fx.GraphModule) -> None:

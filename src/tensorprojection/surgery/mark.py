@@ -24,7 +24,7 @@ MAP = torch.ops.tensorprojection.map.default
 _PLAIN = "_folded_as"  # the child of a projection's module that does its work in the graph
 
 
-class Marked(nn.Module):
+class MarkedProjection(nn.Module):
     """A projection as one node: see Note [One node for each projection]."""
 
     def __init__(self, Us: Sequence[Tensor | None], *, transposed: bool) -> None:
@@ -74,10 +74,10 @@ def mark(model: nn.Module) -> nn.Module:
         if isinstance(module, _Projection) and _is_own(module, _Projection):
             with torch.no_grad():  # the type of x, which decides, is not known yet
                 Us = module.projections(torch.float64)  # float32 on a device without it
-            _work_as(module, Marked(Us, transposed=module.transposed))
+            _work_as(module, MarkedProjection(Us, transposed=module.transposed))
         elif isinstance(module, FrozenProjection) and _is_own(module, FrozenProjection):
             constants = [getattr(module, f"U{k + 1}") for k in range(len(module.in_shape))]
-            _work_as(module, Marked(constants, transposed=module.transposed))
+            _work_as(module, MarkedProjection(constants, transposed=module.transposed))
         elif isinstance(module, HOPE) and _is_own(module, HOPE):
             _work_as(module, PlainHOPE(module))
     return model

@@ -4,74 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from ..errors import ProjectionTypeError, ProjectionValueError
 from ..nn.layers import TensorProjection
-from ..shapes import Shape, complete, read_shape
+from ..shapes import complete, read_shape
 from .choose import Place, What, choose, place_of, refusal
+from .reports import Replacement, ReplaceReport, SkippedModule
 from .run import arguments, check_model, count, run, watch
-from .table import THE_MODEL, table
 
 
-@dataclass(frozen=True)
-class Change:
-    """One module that was replaced."""
-
-    name: str
-    was: str
-    now: str
-    in_shape: Shape
-    out_shape: Shape
-    parameters_before: int
-    parameters_after: int
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """One module that was meant but stays, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class ReplaceReport:
-    """What :func:`replace` changed; ``print`` shows it as a table.
-
-    The counts of parameters are those of the whole model.
-    """
-
-    changes: tuple[Change, ...]
-    skipped: tuple[Skipped, ...]
-    parameters_before: int
-    parameters_after: int
-
-    def __str__(self) -> str:
-        rows = [
-            [
-                change.name or THE_MODEL,
-                change.was,
-                f"{change.in_shape} -> {change.out_shape}",
-                f"{change.parameters_before:,} -> {change.parameters_after:,}",
-                change.note,
-            ]
-            for change in self.changes
-        ]
-        parts = [table(["replaced", "was", "shapes", "parameters", ""], rows)]
-        parts += [f"kept {skip.name}: {skip.reason}" for skip in self.skipped]
-        parts.append(
-            f"parameters of the model: {self.parameters_before:,} -> {self.parameters_after:,}"
-        )
-        return "\n".join(parts)
-
-
-class Replaced(NamedTuple):
-    """A new model, and what is new in it."""
+class ReplaceResult(NamedTuple):
+    """A new model, and what was replaced in it."""
 
     model: nn.Module
     report: ReplaceReport
@@ -84,7 +30,7 @@ def replace(
     *,
     example_input: Tensor | Sequence[Any],
     **options: Any,
-) -> Replaced:
+) -> ReplaceResult:
     """A copy of ``model`` with projections where pooling layers or convolutions stood.
 
     >>> import torch
@@ -113,9 +59,9 @@ def replace(
         what: a module's name (``"features.transition1.pool"``) or the module itself
             (``model.features.transition1.pool``), a pattern of names (``"features.*.pool"``), a
             type or a tuple of types, or a function of name and module that says whether this one is
-            meant. Of what a pattern, type or function means, modules that no projection can stand
-            in for are kept, and the report says why. A module meant by itself or its own name is
-            replaced, or an error says why not.
+            meant. Modules that a pattern, type or function chooses but that no projection can
+            replace are kept, and the report says why. A single module, given by itself or by its
+            name, is replaced, or an error says why not.
         out_shape: what the projections give, without the batch axis; None for an axis left alone.
             A :class:`Suggestion` will do. Default: what each replaced module gives for the example,
             so that the layers after it fit.
@@ -138,7 +84,7 @@ def replace(
         if isinstance(place, str):
             if by_name:
                 raise ProjectionValueError(f"Expected a module to replace, got {name!r}: {place}.")
-            skipped.append(Skipped(name, place))
+            skipped.append(SkippedModule(name, place))
             continue
         layer = _projection(place, options).train(module.training)
         new = _put(new, name, layer)
@@ -148,7 +94,7 @@ def replace(
         raise ProjectionValueError(f"Expected at least one module to replace, got none. {reasons}.")
     _check_run(new, args)
     report = ReplaceReport(tuple(changes), tuple(skipped), count(model), count(new))
-    return Replaced(new, report)
+    return ReplaceResult(new, report)
 
 
 def _fitting(place: Place | str, target: Sequence[int | None] | None) -> Place | str:
@@ -180,13 +126,13 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     return model
 
 
-def _change(name: str, was: nn.Module, layer: TensorProjection) -> Change:
+def _change(name: str, was: nn.Module, layer: TensorProjection) -> Replacement:
     dropped = []
     if getattr(was, "bias", None) is not None:
         dropped.append("its bias is dropped")
     if was._forward_hooks or was._forward_pre_hooks or was._backward_hooks:
         dropped.append("its hooks are dropped")
-    return Change(
+    return Replacement(
         name,
         type(was).__name__,
         str(layer),

@@ -42,7 +42,7 @@ def duplicate(model: M) -> M:
 
 
 def run(model: nn.Module, args: tuple[Any, ...], what: str) -> Any:
-    """The model's outputs without gradients; where it fails, an error that says ``what`` is due."""
+    """The model's outputs without gradients; on failure, an error says ``what`` was expected."""
     # Of copies: a layer such as ReLU(inplace=True) may write into them.
     args = tree_map(lambda a: a.clone() if isinstance(a, Tensor) else a, args)
     try:

@@ -191,7 +191,7 @@ def stale(compiler, monkeypatch, tmp_path):
 
 def test_a_library_of_other_sources_is_left_aside(stale, monkeypatch, load_anew):
     monkeypatch.setattr(library, "library_path", lambda variant: stale)
-    with pytest.warns(UserWarning, match=r"left aside.*tensorprojection\.engine\.kernels\.build"):
+    with pytest.warns(UserWarning, match=r"not used.*tensorprojection\.engine\.kernels\.build"):
         assert load_anew() is None
     assert not tp.kernels()
     assert one_line(tp.kernels()).startswith(NOT_IN_USE + "compiled from other sources")

@@ -14,7 +14,7 @@ refuse; and the launches are counted.
 Note [A process of its own]
     torch counts its devices once, before the first backward pass, and with a device there, autograd
     refuses to run in a forked process. So this module is never imported where other tests run:
-    tests/test_pretend.py starts a process for it.
+    tests/engine/test_pretend.py starts a process for it.
 """
 
 from __future__ import annotations

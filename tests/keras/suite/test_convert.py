@@ -31,7 +31,7 @@ def test_outputs_and_gradients_agree(rng, theirs):
     right = theirs(torch.from_numpy(x)).detach().numpy()
     np.testing.assert_allclose(array(layer(x)), right, atol=1e-6)
 
-    # The layer's own function, so that gradients by W are those that training sees.
+    # The layer's own function, so that gradients of W are those that training sees.
     Ws = [W.detach().numpy() for W in theirs.parameters()]
 
     def loss(x, *values):

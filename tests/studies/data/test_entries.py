@@ -144,7 +144,7 @@ def test_what_a_process_works_with_stays(cache):
     again = open_images("oct", None, size=32, count=8)
     np.testing.assert_array_equal(again.images.images, before)
     (_, why), *_ = clear(entries())[1]
-    assert why == "a run works with it"
+    assert why == "a run is using it"
 
 
 def test_what_is_being_made_stays(cache):

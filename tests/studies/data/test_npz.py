@@ -228,7 +228,7 @@ def test_study_is_guessed(tmp_path):
         ({"images": plain()["images"] / 255}, "images of type uint8 in .*, got float64"),
         ({"images": np.zeros((N, 16), np.uint8)}, r"shape \(N, H, W\) or \(N, H, W, 3\)"),
         ({"images": np.zeros((0, 16, 16), np.uint8)}, "at least one image"),
-        ({"labels": np.arange(5)}, r"labels of shape \(9,\) .* one row an image, got \(5,\)"),
+        ({"labels": np.arange(5)}, r"labels of shape \(9,\) .* one row per image, got \(5,\)"),
         ({"labels": np.zeros(N)}, "labels of .* an integer type .* of float64"),
         ({"labels": np.arange(N)}, "labels from 0 to 3, as there are 4 classes, .* 0 to 8"),
         ({"labels": np.full(N, -1)}, "labels from 0 to 3.* got -1 to -1"),

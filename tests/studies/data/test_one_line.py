@@ -1,34 +1,20 @@
 """Data that no command can use: one line that says so, and exit code 2."""
 
 import os
-import sys
 import tarfile
 
 import numpy as np
 import pytest
 
-from tensorprojection.cli import main as cli
-
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 
 
 @pytest.fixture
-def tpl(monkeypatch, capsys, tmp_path):
-    """Exit code, what was printed, and what to stderr."""
+def tpl(tpl, monkeypatch, tmp_path):
+    """The command, with a folder and a cache of its own."""
     monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["tpl", *map(str, arguments)])
-        capsys.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        return code, *capsys.readouterr()
-
-    return call
+    return tpl
 
 
 def zero_d(folder):

@@ -187,7 +187,7 @@ def test_the_driver_is_killed_and_the_same_command_goes_on(tmp_path):
     assert 0 < epochs < 40
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Going on: 0 of 2 done" in done.stdout
+    assert "Continuing: 0 of 2 done" in done.stdout
     carry_out(smoke("oct", trials=1, models=("base", "tpl2"), epochs=40), tmp_path / "local")
     assert results(tmp_path / "killed").equals(results(tmp_path / "local"))
     wait_for(lambda: not workers_in(process.pid))

@@ -7,11 +7,11 @@ Note [Nothing waits]
     whatever W is. What the host has to know, that a W has diverged, arrives later (flag.py).
 
 Note [How exact]
-    All of it is float64, whatever W's type, and TF32 has no say in it. The steps are made for a
+    All of it is float64, whatever W's type, so TF32 changes nothing. The steps are made for a
     ratio of the roots of M's eigenvalues, smallest to largest, down to ``quintics.SMALLEST``, 4e-7.
-    With the default ε, W of a condition up to 1e6 and of a scale up to 1e3 is inside of that.
-    Outside, U falls short of orthonormal in the directions that are too small, and the gradient
-    along them too. For a W of type float64 that is not enough: it goes to the host.
+    With the default ε, a W of condition up to 1e6 and scale up to 1e3 is within that range.
+    Outside, U is not quite orthonormal in the directions that are too small, and the gradient
+    along them is inexact too. For a W of type float64 that is not enough: it goes to the host.
 """
 
 from .flag import DeviceFlag

@@ -18,11 +18,11 @@ _ELSEWHERE = {"cpu", "meta"}
 
 
 class DeviceEngine(TorchEngine):
-    """See :class:`engine.Engine`. It saves the U's, then U, T, H and size by stack of W's."""
+    """See :class:`engine.Engine`. It saves the U's, then U, T, H and size for each stack of W's."""
 
     @staticmethod
     def serves(*Ws: Tensor | None) -> bool:
-        """Whether the W's are where waiting costs, and float64 is more than they need.
+        """Whether the W's are on a device where waiting costs time, and not float64 themselves.
 
         A W of float64 itself goes to the host; see Note [How exact].
         """
@@ -72,7 +72,7 @@ class DeviceEngine(TorchEngine):
             [W.dtype for W in Ws if W is not None],
         )
         by_mode = _by_mode(grad_Ws, Ws)
-        # One of a stack costs as much as all of it.
+        # One W of a stack costs as much as the whole stack.
         return [
             grad_x,
             *(dW if want else None for dW, want in zip(by_mode, wanted[1:], strict=True)),

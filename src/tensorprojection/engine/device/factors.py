@@ -28,7 +28,7 @@ class Factors(NamedTuple):
 
     U: Tensor
     T: Tensor  # G times the root of M's norm
-    H: Tensor  # M^(1/2) by the root of M's norm
+    H: Tensor  # M^(1/2) divided by the root of M's norm
     size: Tensor  # M's norm, (b, 1, 1): not finite where W is not; 0 where M is 0
 
 

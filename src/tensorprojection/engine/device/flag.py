@@ -1,4 +1,4 @@
-"""That a W has diverged, said as soon as the host can know it without waiting.
+"""Reports that a W has diverged as soon as the host can know it without waiting.
 
 Note [One step later]
     The host is ahead of a GPU. `put` starts a copy of each M's norm (a few numbers that the
@@ -32,7 +32,7 @@ class Arrival(Protocol):
 
 
 class Transport(Protocol):
-    """How numbers of a device get to the host without anybody waiting."""
+    """How numbers get from a device to the host without making either wait."""
 
     def start(self, norms: Sequence[Tensor]) -> Arrival | None:
         """None where that cannot be done now."""
@@ -76,7 +76,7 @@ class DeviceFlag:
 
 
 class _NonBlocking:
-    """By memory that the device writes itself, and an event behind the copy."""
+    """Through memory that the device writes itself, with an event recorded after the copy."""
 
     def start(self, norms: Sequence[Tensor]) -> Arrival | None:
         if not norms or _is_capturing(norms[0].device):
@@ -112,7 +112,7 @@ class _OnItsWay(_Arrived):
 
 
 def _pinned_like(norm: Tensor) -> Tensor:
-    """Memory of the host that the device can write itself."""
+    """Pinned memory: the host's, but the device can write it itself."""
     return torch.empty(norm.shape, dtype=norm.dtype, device="cpu", pin_memory=True)
 
 

@@ -4,7 +4,7 @@ Note [Padding is exact]
     The polar factor of W with columns and rows of zeros added is U with zeros added: a column of
     zeros is a direction of its own, whose root is ε. So small W's of different sizes are stacked,
     filled up with zeros. What is a mean over the columns, the relative ε, counts the real ones.
-    Large W's are stacked with their equals only: there the products cost more than their launches.
+    Large W's are stacked with those of equal shape only: their products cost more than launches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Group(NamedTuple):
 
 
 def groups(shapes: Sequence[tuple[int, int]]) -> list[Group]:
-    """W's of these shapes (p, q) in stacks: all small ones in one, large ones with their equals."""
+    """Stacks for W's of these shapes (p, q): one of all small W's, others by equal shape."""
     small = [k for k, (p, q) in enumerate(shapes) if p * q <= _SMALL and q <= _FEW_COLUMNS]
     stacks: dict[object, list[int]] = {}
     # The stack's size counts, not its members': a tall and a wide W may be small, each alone.
@@ -95,7 +95,7 @@ def _shape(W: Tensor) -> tuple[int, int]:
 
 
 def _stacked(matrices: Sequence[Tensor], group: Group, rows: int) -> Tensor:
-    """The matrices in float64, one above the other, with zeros around them."""
+    """The matrices in float64 as one batch, padded with zeros."""
     first = matrices[0]
     stack = torch.zeros((len(matrices), rows, group.q), dtype=torch.float64, device=first.device)
     for place, A in zip(stack, matrices, strict=True):

@@ -3,8 +3,8 @@
 Note [The gradient without an eigenbasis]
     With ``Y = UᵀD`` for ``D = dL/dU``, ``dL/dW = (D - U Q) G`` where Q solves
     ``H Q + Q H = H Y + YᵀH``: the formula of polar.py (Note [The corrected Eq. 11]) with
-    ``W = U H`` put in. Nothing in it is larger than D but G itself, whereas ``G (WᵀD) G`` and its
-    like lose all digits where W is large and ill-conditioned. With a relative ε the shift is a
+    ``W = U H`` put in. Nothing in it is larger than D but G itself, whereas terms such as
+    ``G (WᵀD) G`` lose all digits where W is large and ill-conditioned. A relative ε is a
     function of W too, which adds ``-ε²/q tr(G Q G) W``.
 
 Note [Closed under differentiation, by products]
@@ -84,7 +84,7 @@ class _Polar(torch.autograd.Function):
         found = factors(with_eps_below(_flat(W), eps, relative), W.shape[-2])
         batch = W.shape[:-2]
         U, T, H, size = (t.reshape(*batch, *t.shape[-2:]) for t in found)
-        return _apart(U.to(dtype), U), U, T, H, size
+        return _distinct(U.to(dtype), U), U, T, H, size
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -127,7 +127,7 @@ class _Polar(torch.autograd.Function):
         return function.apply(W.movedim(in_dims[0], 0), *rest), (0, 0, 0, 0, 0)
 
 
-def _apart(cast: Tensor, original: Tensor) -> Tensor:
+def _distinct(cast: Tensor, original: Tensor) -> Tensor:
     # A cast to the type that it has already gives the tensor itself, and two outputs must be two.
     return cast.clone() if cast is original else cast
 

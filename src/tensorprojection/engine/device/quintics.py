@@ -19,7 +19,7 @@ import numpy as np
 STEPS = 13
 SMALLEST = 4e-7  # the smallest number that STEPS quintics take to 1 up to float64's rounding
 
-# An interval as narrow as this is as well served by the quintic with the flattest 1, Newton's, and
+# An interval as narrow as this is as well served by the quintic that is flattest at 1, Newton's;
 # the exchange would only lose digits in it.
 _NARROW = 2e-3
 _EXCHANGES = 100
@@ -74,4 +74,4 @@ def best_quintic(low: float, high: float) -> tuple[Quintic, float]:
     return Quintic(a, b, c), abs(error)
 
 
-QUINTICS = quintics()  # computed here, where no compiler looks on
+QUINTICS = quintics()  # computed at import, so that torch.compile never traces it

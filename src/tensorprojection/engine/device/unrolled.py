@@ -1,9 +1,9 @@
-"""U by ordinary operations only, for those who look into everything.
+"""U by ordinary operations only, for transforms that look into every operation.
 
 Note [Ordinary operations]
-    A torch.autograd.Function is not seen through by everybody: torch.compile cannot take one apart
-    inside of torch.func, and forward mode within forward mode calls its rule once and drops the
-    rest in silence (pytorch/pytorch#197867). The iteration by products needs no rule: it is a chain
+    Not every transform can see through a torch.autograd.Function: torch.compile cannot take one
+    apart inside of torch.func, and nested forward mode calls its rule once and silently drops the
+    rest (pytorch/pytorch#197867). The iteration by products needs no rule: it is a chain
     of products, differentiable as it stands. First derivatives through it agree with the closed
     form to 1e-9 or better, second ones to 1e-5, in float64 and for conditions up to 10⁶.
 """

@@ -1,7 +1,7 @@
 """The kernels' functions, called with tensors: one function here for each of the library's.
 
-All tensors are plain, dense, float32 and in the host's memory; engine.py sees to that. Every buffer
-says its type and device: defaults are the user's to set.
+All tensors are plain, dense, float32 and in the host's memory; kernel_engine.py checks that. Every
+buffer is created with its type and device given: the defaults are the user's to set.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run_gradients(
 def run_forward(
     library: Library, x: Tensor, Ws: Matrices, layout: Layout, options: LayerOptions
 ) -> tuple[Tensor, Packed] | None:
-    """z, and the U's and spectra; None where a W asks for another way."""
+    """z, and the U's and spectra; None where the kernels cannot decompose a W."""
     program = _program(layout)
     x = layout.dense(x, large=not options.transposed)
     z = layout.empty(x, large=options.transposed)

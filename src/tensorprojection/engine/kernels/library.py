@@ -27,7 +27,7 @@ SWITCH = "TENSORPROJECTION_COMPILED"  # "0" in the environment turns the kernels
 
 
 class Library(NamedTuple):
-    """The functions of the C files, and the entry point of torch's OpenMP to run them by."""
+    """The functions of the C files, and the entry point of torch's OpenMP to run them on."""
 
     forward: Any
     backward: Any
@@ -40,7 +40,7 @@ class Library(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernels:
-    """Whether the compiled kernels are in use: its truth value. Printed, it says why not."""
+    """Whether the compiled kernels are in use (its truth value); printed, it also says why not."""
 
     variant: str  # the kind of processor they are (or would be) compiled for: a key of VARIANTS
     why_not: str = ""  # empty where they are in use
@@ -66,7 +66,7 @@ def kernels() -> Kernels:
     Compiled kernels ...in use: ...
 
     They serve float32 on a CPU; everything else is done by torch's own operations in any case.
-    ``tp.plan(layer, x)`` says which of the two a layer takes for an input.
+    ``tp.explain(layer, x)`` says which of the two a layer takes for an input.
     """
     return search()[1]
 
@@ -78,7 +78,7 @@ def load() -> Library | None:
 
 @cache
 def search() -> tuple[Library | None, Kernels]:
-    """The library for this processor, if it can be used, and whether and why not."""
+    """The library for this processor if it can be used, and if not, why."""
     capability = torch.backends.cpu.get_cpu_capability()
     variant = capability if capability in VARIANTS else "DEFAULT"
     if os.environ.get(SWITCH, "1") == "0":
@@ -93,7 +93,7 @@ def search() -> tuple[Library | None, Kernels]:
     except NoThreadsError as error:
         return None, Kernels(variant, str(error))
     except LibraryError as error:
-        message = f"The compiled kernels are left aside, which is slower: {error}."
+        message = f"The compiled kernels are not used, which is slower: {error}."
         warnings.warn(message, stacklevel=3)
         return None, Kernels(variant, str(error))
 

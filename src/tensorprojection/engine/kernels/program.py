@@ -19,7 +19,7 @@ class Program(NamedTuple):
     shrink: header.Struct
     grow: header.Struct
     pair: header.Struct
-    few: bool  # numbers, so that one thread is enough
+    few: bool  # whether there are so few numbers that one thread is enough
     entries: int  # of all matrices together
     spectra: int  # numbers in G, V and s of all matrices (layer.c)
 

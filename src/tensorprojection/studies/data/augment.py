@@ -1,11 +1,11 @@
 """Changed copies of images: the paper's augmentation, made in advance (sections 3.2 and 3.3).
 
-A copy is the image seen through one affine map, with what lies outside filled from the nearest
-border pixel. A mask goes through the very same map, by its nearest pixel, and so stays 0 and 1;
-brightness and colour change in the image alone.
+A copy is the image under one affine map; what lies outside takes the value of the nearest border
+pixel. A mask goes through the same map, by its nearest pixel, and so stays 0 and 1; brightness and
+colour change in the image alone.
 
-What the paper leaves open is done as in Keras, its tool: every number is uniform in its range, and
-shift and zoom are drawn for each axis.
+What the paper leaves open is done as in Keras, which it used: every number is uniform in its range,
+and shift and zoom are drawn for each axis.
 """
 
 from __future__ import annotations

@@ -43,14 +43,14 @@ def cached(
 ) -> Path:
     """The folder of ``kind`` and ``key``. Where there is none yet, ``make`` fills an empty one.
 
-    It is filled beside and renamed into place, so a folder that is there is complete; of several
-    processes that want it at once, one makes it and the others wait. A folder that is there is read
-    once, against its checksums; one that is damaged is thrown away and made again, and said to be.
+    It is filled under another name and renamed, so a folder that exists is complete; of several
+    processes that want it at once, one makes it and the others wait. An existing folder is read
+    once, against its checksums; if it is damaged, it is made again, with a warning.
     While this process lives, ``tpl cache clear`` leaves the folder alone.
 
     Args:
         kind: a word for what is kept; it begins the folder's name.
-        key: everything that the content depends on, as JSON can write it.
+        key: everything that the content depends on, in values that JSON can hold.
         make: writes the content into the folder that it is given.
         root: where folders go; default :func:`cache_folder`.
         about: for people: which study it is for, and where it came from.
@@ -80,7 +80,7 @@ def cached(
 
 
 def about(place: Path) -> dict[str, str]:
-    """What :func:`cached` was told about a folder; nothing where it cannot be read."""
+    """The ``about`` that :func:`cached` was given for a folder; empty where it cannot be read."""
     try:
         found = json.loads((place / ABOUT).read_text())
         return {str(name): str(value) for name, value in found.items()}
@@ -89,14 +89,14 @@ def about(place: Path) -> dict[str, str]:
 
 
 def discard(place: Path) -> None:
-    """Remove a folder in one step for all who look; whoever has its files open keeps them."""
+    """Remove a folder atomically; a process that has its files open keeps them."""
     away = _beside(place)
     place.rename(away)
     shutil.rmtree(away)
 
 
 def _beside(place: Path) -> Path:
-    """A name for what is not complete, which nobody can have guessed and prepared."""
+    """A temporary name beside the folder, which nobody can have guessed and prepared."""
     return place.with_name(f"{place.name}.{secrets.token_hex(8)}.part")
 
 
@@ -134,7 +134,7 @@ def _digest(folder: Path) -> str:
 
 
 def _touch(place: Path) -> None:
-    """When it was last used is when its key was last changed; a read-only cache does not say."""
+    """Record when it was last used, as its key's modification time; not in a read-only cache."""
     with suppress(OSError):
         os.utime(place / KEY)
 

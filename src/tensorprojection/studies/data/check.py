@@ -1,4 +1,4 @@
-"""Looking a data set over before it is trusted: counts, sizes, damage, duplicates, leaks."""
+"""Checking a data set before it is used: counts, sizes, damage, duplicates, leaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from ..errors import StudyError
 from .decode import UnreadableError, binary, open_image, read, to_mode
-from .folders import NOTHING, DatasetFiles, File, Ignored, Item, find, guess
+from .folders import NOTHING, DatasetFiles, File, IgnoredFiles, Item, find, guess
 from .kinds import ImageKind, Mode
 from .npz import facts, image_blocks, mask_blocks
 from .npz_arrays import NpzArrays
@@ -61,7 +61,7 @@ class Report:
     masks_of_other_size: tuple[str, ...] = ()
     masks_without_image: tuple[str, ...] = ()
     masks_empty: tuple[str, ...] = ()
-    ignored: Ignored = NOTHING
+    ignored: IgnoredFiles = NOTHING
 
     @property
     def problems(self) -> list[str]:
@@ -110,7 +110,7 @@ def check(
     unpack_limits: float = 1,
     progress: Progress | None = None,
 ) -> Report:
-    """Read every image of a folder, an archive or an ``.npz``; of several kinds, guess whose.
+    """Read every image of a folder, an archive or an ``.npz``; of several kinds, guess which.
 
     The rules are those of a run: what a run refuses is an error here, or one of the problems.
 
@@ -119,7 +119,7 @@ def check(
         kinds: what they may be.
         workers: threads that decode; default one per core.
         cache: where an archive is unpacked; default :func:`~.cache.cache_folder`.
-        unpack_limits: how many times as much as usual an archive may hold.
+        unpack_limits: factor on the limits for what an archive may hold.
         progress: called while files of a folder are read.
     """
     path = Path(path)

@@ -94,8 +94,8 @@ def fit(image: Image.Image, size: int, mode: Mode) -> NDArray[np.uint8]:
 def binary(mask: Image.Image) -> Image.Image:
     """0 and 255, of a mask with 0 and 1, with 0 and the highest value, or of JPEG.
 
-    JPEG leaves other values about, but none of them far from 0 or 255. A mask whose highest value
-    is another one is none: to take it as empty would be wrong in silence.
+    JPEG adds other values, but none of them far from 0 or 255. A mask whose highest value is
+    another one is refused: taking it as empty would be silently wrong.
     """
     if mask.mode.startswith("I"):
         values = np.unique(np.asarray(mask)).tolist()
@@ -144,7 +144,7 @@ def decode_into(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Write ``images.npy`` (and ``masks.npy``); which items are in it, and which files were left.
+    """Write ``images.npy`` (and ``masks.npy``); returns the items in it, and the files left out.
 
     Args:
         folder: where the files go.

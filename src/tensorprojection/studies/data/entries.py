@@ -1,4 +1,4 @@
-"""What is in the cache, for whoever wants to know or to have the space back."""
+"""What is in the cache: listed, or removed to free the space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..errors import StudyError
 from .cache import KEY, about, cache_folder, discard
 from .in_use import alone
 
-# Only what has such a name is the cache's: its folder may be one that holds other things as well.
+# Only what has such a name belongs to the cache: its folder may hold other things as well.
 NAME = re.compile(r"((images|copies|features|unpacked)-[0-9a-f]{16})(\.[0-9a-f]+\.part|\.work)?")
 DAY = 24 * 60 * 60
 
@@ -65,7 +65,7 @@ def entries(root: Path | None = None) -> list[Entry]:
 def chosen(
     found: Iterable[Entry], study: str | None = None, older_than: float | None = None
 ) -> list[Entry]:
-    """The entries of a study, or all; those not used for so many days, or all."""
+    """The entries of a study, or all; those not used for this many days, or all."""
     if older_than is not None and not (math.isfinite(older_than) and older_than >= 0):
         raise StudyError(f"Expected a number of days of 0 or more, got {older_than}.")
     latest = math.inf if older_than is None else time.time() - older_than * DAY
@@ -135,16 +135,16 @@ def _used(path: Path) -> float:
 
 
 def _remove(entry: Entry) -> str | None:
-    """Why it was not."""
+    """Remove it; returns the reason where it was not removed."""
     try:
-        # The lock of whoever makes the folder: so it does not come into being meanwhile.
+        # The lock of a process that makes the folder: so it does not appear meanwhile.
         with FileLock(f"{entry.place}.lock", timeout=0):
             if entry.kind == "unfinished":
                 shutil.rmtree(entry.path)
                 return None
             with alone(entry.path) as free:
                 if not free:
-                    return "a run works with it"
+                    return "a run is using it"
                 discard(entry.path)
                 return None
     except Timeout:

@@ -30,15 +30,15 @@ class NoLayoutError(StudyError):
 
 @dataclass(frozen=True)
 class File:
-    """A file by its place."""
+    """A file: where it is, and its name in the data set."""
 
     path: str
     name: str  # relative to the folder that was given, with "/"
 
 
 @dataclass(frozen=True)
-class Ignored:
-    """What lies among a data set's images and is not one of them."""
+class IgnoredFiles:
+    """What is in a data set's folders but is not one of its images."""
 
     files: tuple[tuple[str, int], ...] = ()  # by the names' ends, such as ".gif", and how many
     folders: tuple[tuple[str, int], ...] = ()  # and how many files are in each, at any depth
@@ -56,7 +56,7 @@ class Ignored:
         return ", ".join(said)
 
 
-NOTHING = Ignored()
+NOTHING = IgnoredFiles()
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class DatasetFiles:
     kind: ImageKind
     items: tuple[Item, ...]
     stray_masks: tuple[str, ...] = ()  # without an image
-    ignored: Ignored = NOTHING
+    ignored: IgnoredFiles = NOTHING
 
     def missing_classes(self) -> tuple[str, ...]:
         """The classes of which there is no image."""
@@ -202,14 +202,14 @@ def _folders(place: str) -> list[os.DirEntry[str]]:
 
 
 def _files(place: str, root: str) -> Iterator[File]:
-    """All that is named like an image, a pipe as well: whoever reads it will say what it is."""
+    """All files named like an image, even a pipe: reading it will say what it is."""
     for entry in _scan(place, lambda entry: os.path.splitext(entry.name)[1].lower() in IMAGES):
         if not entry.is_dir():
             yield File(entry.path, _relative(entry.path, root))
 
 
 def _scan(place: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[os.DirEntry[str]]:
-    """What is in a folder, by name, but for hidden files (macOS adds ``._x.jpeg`` to each)."""
+    """What is in a folder, by name, without hidden files (macOS adds ``._x.jpeg`` to each)."""
     try:
         with os.scandir(place) as entries:
             seen = [e for e in entries if not e.name.startswith((".", "__MACOSX")) and wanted(e)]
@@ -223,10 +223,10 @@ def _scan(place: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[os.Dir
     return sorted(seen, key=lambda entry: entry.name)
 
 
-def _ignored(found: DatasetFiles, root: str) -> Ignored:
-    """What is beside the images and masks, in their folders and in those above, up to the root."""
+def _ignored(found: DatasetFiles, root: str) -> IgnoredFiles:
+    """What else is in the folders of the images and masks, and in those above, up to the root."""
     used = {f.path for item in found.items for f in (item.image, item.mask) if f is not None}
-    used |= {os.path.join(root, name) for name in found.stray_masks}  # of which more is said
+    used |= {os.path.join(root, name) for name in found.stray_masks}  # reported by themselves
     walked: set[str] = set()
     for path in {os.path.dirname(path) for path in used}:
         while path not in walked and len(path) >= len(root):
@@ -242,11 +242,11 @@ def _ignored(found: DatasetFiles, root: str) -> Ignored:
                     folders[_relative(entry.path, root)] = inside
             elif entry.path not in used:
                 files[os.path.splitext(entry.name)[1].lower()] += 1
-    return Ignored(tuple(files.most_common()), tuple(sorted(folders.items())))
+    return IgnoredFiles(tuple(files.most_common()), tuple(sorted(folders.items())))
 
 
 def _relative(path: str, root: str) -> str:
-    """Of paths that were made by adding to ``root``; a data set has a hundred thousand."""
+    """For paths that begin with ``root``; fast, as a data set has a hundred thousand."""
     return path[len(root) :].lstrip(os.sep).replace(os.sep, "/") or "."
 
 

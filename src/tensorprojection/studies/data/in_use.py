@@ -1,8 +1,8 @@
 """Which folders of the cache a living process works with.
 
 Each process that uses a folder holds a shared lock on it, which ends with the process however that
-ends. Whoever wants to remove the folder needs the lock for himself. Where there are no such locks
-(Windows), files that are open cannot be removed anyway.
+ends. A process that wants to remove the folder needs an exclusive lock. Where there are no such
+locks (Windows), files that are open cannot be removed anyway.
 """
 
 from __future__ import annotations

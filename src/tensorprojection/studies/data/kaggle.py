@@ -14,7 +14,7 @@ LOG_IN = (
 
 
 def get(kind: ImageKind, out: Path | None = None) -> Path:
-    """Download the study's images by kagglehub, which keeps them; where they are.
+    """Download the study's images with kagglehub, which keeps them; returns where they are.
 
     Args:
         kind: whose images.

@@ -18,16 +18,16 @@ Mode = Literal["L", "RGB"]  # Pillow's names for gray and for colour
 
 @dataclass(frozen=True)
 class ImageKind:
-    """One study's images: what they are, where they are to be had, and how their folders look.
+    """One study's images: what they are, where to get them, and how their folders look.
 
     Args:
         name: the study's.
         class_names: the classes, in the order of the labels.
         mode: gray or colour.
         masks: whether they come with masks, in place of labels.
-        phantoms: makes so many images, ``phantoms(count, seed=…, size=…)``; None where only real
-            ones will do.
-        phantom_count: how many are made where nobody says.
+        phantoms: generates images, ``phantoms(count, seed=…, size=…)``; None where only real ones
+            will do.
+        phantom_count: how many by default.
         phantoms_version: raised when the phantoms change, so that none of an older kind are used.
             Without one, it is the content of the file that makes them.
         kaggle: the data set's name there.

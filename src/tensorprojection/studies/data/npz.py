@@ -27,7 +27,7 @@ MEDMNIST_PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a file says about its images but the pixels; row i is image i."""
+    """All that a file says about its images except the pixels; row i is image i."""
 
     kind: ImageKind
     count: int
@@ -276,7 +276,7 @@ def _whole_numbers(file: NpzArrays, name: str, count: int) -> NDArray[np.int64]:
     header = file.headers[name]
     if header.shape not in ((count,), (count, 1)) or header.dtype.kind not in "iu":
         raise StudyError(
-            f"Expected {name} of shape ({count},) and an integer type in {file.path}, one row an "
+            f"Expected {name} of shape ({count},) and an integer type in {file.path}, one row per "
             f"image, got {_said(file, name)}."
         )
     return file.array(name).reshape(count).astype(np.int64)
@@ -312,7 +312,7 @@ def _check_labels(file: NpzArrays, labels: NDArray[np.int64], classes: int) -> N
 
 
 def _patients(file: NpzArrays, count: int) -> NDArray[Any]:
-    """Numbers or texts; whose they are is all that counts."""
+    """Numbers or texts; only which images share one matters."""
     header = file.headers["patient_ids"]
     if header.dtype.kind != "U":
         return _whole_numbers(file, "patient_ids", count)

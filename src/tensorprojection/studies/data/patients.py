@@ -16,9 +16,9 @@ def share_groups(
 ) -> NDArray[np.bool_]:
     """Which groups train. ``table[g, c]`` is how many images of class c group g has.
 
-    First some groups are set so that every class of two groups or more is on both sides, where
-    any choice can do that. The others follow in random order, each to the side that lacks its
-    classes most. Then single groups change sides while that brings the shares nearer.
+    First some groups are set so that every class of two groups or more is on both sides, if any
+    choice can do that. The others follow in random order, each to the side that lacks its classes
+    most. Then single groups change sides as long as that brings the shares closer.
 
     >>> table = np.array([[1, 0]] * 10 + [[0, 1]] * 10)
     >>> trains = share_groups(table, 0.7, np.random.default_rng(0))
@@ -39,7 +39,7 @@ def share_groups(
 
 
 def _both_sides(table: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int8]:
-    """1 (trains), 0 (validates) or −1 (free) a group: each class that can is on both sides."""
+    """1 (trains), 0 (validates) or −1 (free) per group: each class that can is on both sides."""
     has = [[int(g) for g in order if table[g, c]] for c in range(table.shape[1])]
     # Rare classes first: they leave the least choice.
     scarce = sorted((c for c in range(len(has)) if len(has[c]) > 1), key=lambda c: len(has[c]))
@@ -72,7 +72,7 @@ def _both_sides(table: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[n
 def _greedy(
     side: NDArray[np.int8], shares: NDArray[np.float64], fraction: float, order: NDArray[np.int64]
 ) -> None:
-    """Each free group goes where its classes lack most, as a share of what that side shall have."""
+    """Each free group goes where its classes are missing most, relative to that side's target."""
     have = np.stack([shares[side == 0].sum(axis=0), shares[side == 1].sum(axis=0)])
     wanted = np.array([[1 - fraction], [fraction]])
     for g in order:

@@ -12,7 +12,6 @@ import math
 import os
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -25,7 +24,7 @@ CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 def create(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-    """An array file of this shape, all zero for now; its space is the file's already."""
+    """An array file of this shape, all zeros for now, with its disk space reserved."""
     kind = np.dtype(dtype)
     header = {"descr": kind.str, "fortran_order": False, "shape": shape}
     needed = kind.itemsize * math.prod(shape)
@@ -60,12 +59,7 @@ class RowFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def write(self, start: int, rows: NDArray[Any]) -> None:

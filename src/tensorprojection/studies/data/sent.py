@@ -1,6 +1,6 @@
 """Folders of the cache whose content came from another machine, in memory that processes share.
 
-Whoever opens files of the cache asks here first; see ``stored.py``.
+Code that opens files of the cache looks here first; see ``stored.py``.
 """
 
 from __future__ import annotations

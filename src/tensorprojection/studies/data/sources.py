@@ -28,7 +28,7 @@ from .threads import Progress
 from .unpack import Limits, is_archive, unpack
 
 PHANTOMS = "phantoms"
-LARGEST = 4096  # pixels a side; the paper's largest images have 192
+LARGEST = 4096  # pixels per side; the paper's largest images have 192
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def open_images(
         data: None or "phantoms" for generated images; a folder as Kaggle ships it; a zip or tar
             file of one, which is unpacked into the cache; or an ``.npz`` file.
         size: side of the square images.
-        count: of phantoms, how many. Of real images, that many drawn at random with the classes
-            in proportion, instead of all; all where there are fewer.
-        seed: of the phantoms, or of that draw.
+        count: how many phantoms; or how many real images, drawn at random with the classes in
+            proportion, instead of all of them.
+        seed: for the phantoms, or for that draw.
         skip_unreadable: leave out files that cannot be decoded, instead of an error.
         workers: threads that decode; default one per core.
         cache: where to keep what is made; default :func:`~.cache.cache_folder`.
@@ -84,7 +84,7 @@ def open_images(
         raise StudyError(f"Expected a count of at least 1 image, got {count}.")
     if seed < 0:
         raise StudyError(f"Expected a seed of 0 or more, got {seed}.")
-    wanted = _Wanted(kind, size, count, seed, skip_unreadable, workers, cache, progress)
+    wanted = _Request(kind, size, count, seed, skip_unreadable, workers, cache, progress)
     opened = _open(wanted, data)
     if (labels := opened.images.labels) is not None:  # of what was drawn, and could be read
         there = set(np.unique(labels).tolist())
@@ -92,7 +92,7 @@ def open_images(
     return opened
 
 
-def _open(wanted: _Wanted, data: str | Path | None) -> CachedImages:
+def _open(wanted: _Request, data: str | Path | None) -> CachedImages:
     if data is None or str(data) == PHANTOMS:
         return _phantoms(wanted)
     path = Path(data)
@@ -120,7 +120,7 @@ def unpacked(archive: Path, cache: Path | None = None, limits: Limits | None = N
 
 
 def allow_archive(data: str | Path, factor: float, cache: Path | None = None) -> None:
-    """Unpack an archive that may hold so many times as much as usual; other data is left alone.
+    """Unpack an archive, its limits multiplied by ``factor``; other data is left alone.
 
     Where it is unpacked already, :func:`open_images` asks for no limits.
     """
@@ -131,7 +131,7 @@ def allow_archive(data: str | Path, factor: float, cache: Path | None = None) ->
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Request:
     """What :func:`open_images` was asked for."""
 
     kind: ImageKind
@@ -157,7 +157,7 @@ class _Wanted:
         return f"{self.study} images of {given}{how}"
 
 
-def _phantoms(wanted: _Wanted) -> CachedImages:
+def _phantoms(wanted: _Request) -> CachedImages:
     kind, seed, size = wanted.kind, wanted.seed, wanted.size
     generate = kind.phantoms
     if generate is None:
@@ -172,7 +172,7 @@ def _phantoms(wanted: _Wanted) -> CachedImages:
     }
 
     def make(to: Path) -> None:
-        # They are made in memory, in blocks of 32 that take up to 90 bytes a pixel meanwhile.
+        # They are made in memory, in blocks of 32 that take up to 90 bytes per pixel meanwhile.
         whole = math.prod(kind.shape(count, size))
         need_memory(2 * whole + 100 * 32 * size**2, f"{count} phantoms of {size} × {size}")
         need_disk(whole, to)
@@ -185,7 +185,7 @@ def _phantoms(wanted: _Wanted) -> CachedImages:
     return _made(wanted, key, make, f"{kind.name} phantoms, seed {seed}")
 
 
-def _npz(wanted: _Wanted, path: Path) -> CachedImages:
+def _npz(wanted: _Request, path: Path) -> CachedImages:
     key = {
         "npz": wanted.study,
         "content": file_digest(path),
@@ -207,8 +207,8 @@ def _npz(wanted: _Wanted, path: Path) -> CachedImages:
     return _made(wanted, key, make, wanted.described(str(path)))
 
 
-def _archive(wanted: _Wanted, path: Path) -> CachedImages:
-    """By the archive's own content: it is unpacked only where its images are not there yet."""
+def _archive(wanted: _Request, path: Path) -> CachedImages:
+    """Keyed by the archive's own content: unpacked only where its images are not cached yet."""
     key = {**_folder_key(wanted), "archive": file_digest(path)}
 
     def make(to: Path) -> None:
@@ -218,7 +218,7 @@ def _archive(wanted: _Wanted, path: Path) -> CachedImages:
     return _made(wanted, key, make, wanted.described(str(path)))
 
 
-def _folder(wanted: _Wanted, folder: Path) -> CachedImages:
+def _folder(wanted: _Request, folder: Path) -> CachedImages:
     found = find(wanted.kind, folder)
     chosen = _chosen(found, wanted, str(folder))
     files = [file for item in chosen for file in (item.image, item.mask) if file is not None]
@@ -232,7 +232,7 @@ def _folder(wanted: _Wanted, folder: Path) -> CachedImages:
     return _made(wanted, key, make, wanted.described(str(folder)), str(found.ignored))
 
 
-def _folder_key(wanted: _Wanted) -> dict[str, Any]:
+def _folder_key(wanted: _Request) -> dict[str, Any]:
     return {
         "folder": wanted.study,
         "size": wanted.size,
@@ -242,13 +242,13 @@ def _folder_key(wanted: _Wanted) -> dict[str, Any]:
     }
 
 
-def _chosen(found: DatasetFiles, wanted: _Wanted, given: str) -> list[Item]:
+def _chosen(found: DatasetFiles, wanted: _Request, given: str) -> list[Item]:
     require_all(wanted.kind, found.missing_classes(), given)
     rows = subset(_column(found.items, "label"), len(found.items), wanted.count, wanted.seed)
     return [found.items[row] for row in rows]
 
 
-def _store_folder(found: DatasetFiles, chosen: Sequence[Item], wanted: _Wanted, to: Path) -> None:
+def _store_folder(found: DatasetFiles, chosen: Sequence[Item], wanted: _Request, to: Path) -> None:
     kind = wanted.kind
     kept, unreadable = decode_into(
         to,
@@ -274,7 +274,7 @@ def _column(items: Sequence[Item], name: str) -> NDArray[Any] | None:
 
 
 def _made(
-    wanted: _Wanted,
+    wanted: _Request,
     key: dict[str, Any],
     make: Callable[[Path], None],
     source: str,

@@ -1,4 +1,4 @@
-"""Whether there is room for what is asked for, said before any of it is taken."""
+"""Whether there is room for what is asked for, checked before any of it is used."""
 
 from __future__ import annotations
 

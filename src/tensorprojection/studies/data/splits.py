@@ -14,12 +14,12 @@ from .images import ImageSet
 from .patients import share_groups
 
 Rows = NDArray[np.int64]
-How = Literal["image", "patient", "as-shipped"]
+Split = Literal["image", "patient", "as-shipped"]
 
 
 def split(
     images: ImageSet,
-    how: How,
+    how: Split,
     seed: int | Sequence[int],
     fraction: float = 0.7,
     counts: tuple[int, int] | None = None,
@@ -38,10 +38,9 @@ def split(
             group on one side, with the classes' shares as near as that allows; "as-shipped"
             takes the part "train" against all others, which is what the paper's text says.
         seed: a number, or several such as ``[seed, trial]``.
-        fraction: of each class for training, rounded down: so the paper's table of the OCT images.
-        counts: how many train and validate, instead of a fraction; the rest goes unused. Of a
-            smaller set they are the proportion. By patient they are always the proportion.
-            Images as shipped have theirs, and need neither.
+        fraction: of each class for training, rounded down, as in the paper's table of OCT images.
+        counts: how many train and validate, instead of a fraction; the rest is not used. For a
+            smaller set, or by patient, they are taken as a proportion. "as-shipped" needs neither.
     """
     if not 0 < fraction < 1:
         raise StudyError(f"Expected a fraction between 0 and 1, got {fraction}.")

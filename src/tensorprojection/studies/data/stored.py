@@ -40,7 +40,7 @@ def save_array(array: NDArray[Any] | None, path: Path) -> None:
 def open_stored(folder: Path) -> ImageSet:
     """The set as it was stored. Its arrays are mapped, not read, and their values not checked.
 
-    Whether they are as they were made is checked once a start, by :func:`~.cache.cached`.
+    Whether they are undamaged is checked once per start, by :func:`~.cache.cached`.
     """
     arrays: dict[str, Any] = {
         name: open_array(folder / f"{name}.npy")

@@ -1,7 +1,7 @@
 """Checksums of a folder's files, written with them and compared before they are used again.
 
-CRC-32 in pieces, side by side: it is to find what a disk or a careless hand has damaged, on every
-start, at about the speed of reading.
+CRC-32 in pieces, in parallel: it finds what a disk or a careless edit has damaged, at every start,
+at about the speed of reading.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_sums(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is no longer as it was written, as a clause; None where all is."""
+    """What is no longer as it was written, as a clause; None where nothing has changed."""
     try:
         known: dict[str, Any] = json.loads((folder / SUMS).read_text())
         names, sizes = list(known), [int(values[0]) for values in known.values()]

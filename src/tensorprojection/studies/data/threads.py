@@ -1,4 +1,4 @@
-"""The same work for many rows, side by side."""
+"""The same work for many rows, in parallel."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def in_threads(
         return len(rows)
 
     try:
-        # Filters are the process's, so they are set once around all threads.
+        # Warning filters are global to the process, so they are set once around all threads.
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"PIL\.")  # oddities that decode all the same
+            warnings.filterwarnings("ignore", module=r"PIL\.")  # odd but readable files
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             for more in pool.map(some, range(0, count, CHUNK)):
                 done += more

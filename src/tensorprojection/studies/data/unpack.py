@@ -129,7 +129,7 @@ class _Target:
         self._place(name).mkdir(parents=True, exist_ok=True)
 
     def add_file(self, name: str, content: IO[bytes], size: int) -> None:
-        """Write so many bytes of ``content``, and no more than the limits, whatever was said."""
+        """Write ``size`` bytes of ``content``, never more than the limits allow."""
         self.expect(self.files + 1, self.bytes + size, size)
         self.files += 1
         place = self._place(name)

@@ -1,1 +1,1 @@
-"""Who trains: executors that take units and give back what happens to them."""
+"""Executors: they train units, and report what happens to them."""

@@ -1,4 +1,4 @@
-"""Which executor carries out a run: connected and found fit before anything is prepared."""
+"""Which executor carries out a run: connected and checked before anything is prepared."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from .ray_cluster import RayOptions, connected
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenExecutor:
     """An executor, and how many units it can train at once."""
 
     execute: Executor
     jobs: int
-    helps: ParallelExecutor | None = None  # this machine takes part in a run of another
+    helps: ParallelExecutor | None = None  # where this machine takes part in another's run
 
 
 @contextmanager
-def executor(config: RunConfig, ray: RayOptions | None, devices: Devices) -> Iterator[Chosen]:
+def executor(
+    config: RunConfig, ray: RayOptions | None, devices: Devices
+) -> Iterator[ChosenExecutor]:
     """The executor for this run.
 
     Args:
@@ -44,16 +46,16 @@ def executor(config: RunConfig, ray: RayOptions | None, devices: Devices) -> Ite
             from .ray import RayExecutor
 
             found = RayExecutor(ray, config)
-            yield Chosen(found.run_units, found.places)
+            yield ChosenExecutor(found.run_units, found.places)
     elif several:
         together = ParallelExecutor(devices, config)
-        yield Chosen(together.run_units, 1, together if together.meeting.node else None)
+        yield ChosenExecutor(together.run_units, 1, together if together.meeting.node else None)
     else:
-        yield Chosen(run_units, default_jobs(config.threads, config.device))
+        yield ChosenExecutor(run_units, default_jobs(config.threads, config.device))
 
 
 def default_jobs(threads: int, device: str) -> int:
-    """As many as fill the machine; one where a GPU does the work."""
+    """As many processes as fill the machine; one where a GPU does the work."""
     if not device.startswith("cpu"):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -29,7 +29,7 @@ class _Worker:
 
 
 def run_units(units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
-    """Train these units in so many processes, and pass on what they say."""
+    """Train these units in ``jobs`` processes, and pass on their events."""
     waiting = deque(units)
     deaths: Counter[Unit] = Counter()
     workers: list[_Worker] = []
@@ -56,7 +56,7 @@ def run_units(units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
 
 
 def _receive(worker: _Worker) -> Event | None:
-    """What the worker says; None where it is gone."""
+    """The worker's next event; None where it has ended."""
     try:
         event: Event = worker.link.recv()
         return event
@@ -78,7 +78,7 @@ def _assign_next(worker: _Worker, waiting: deque[Unit]) -> bool:
 
 
 def _on_exit(worker: _Worker, deaths: Counter[Unit], waiting: deque[Unit]) -> Event:
-    """The worker has ended before its unit: another takes the unit, unless it did so too often."""
+    """The worker ended before its unit did: another takes the unit, unless that happened often."""
     unit, code = worker.unit, worker.process.exitcode
     how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
     deaths[unit] += 1

@@ -1,8 +1,8 @@
 """Units one after the other, each on all devices: as many processes, which train together.
 
-One that is killed takes the others with it, as they would wait for it; then all start anew, from
-the last epoch. The first process of all writes the run's folder. The others keep what they are
-told in a folder of their own that ends with them, so that machines need no common disk.
+If one is killed, the others are ended, as they would wait for it; then all start again, from the
+last epoch. The first process of all writes the run's folder. The others keep what they receive in
+a temporary folder of their own, so that machines need no shared disk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Devices:
         return self.devices * self.nodes
 
     def check(self, config: RunConfig) -> None:
-        """A ``StudyError`` where this run cannot be trained so."""
+        """A ``StudyError`` where this run cannot be trained on these devices."""
         for name, value in (("devices", self.devices), ("nodes", self.nodes)):
             if not 1 <= value <= MOST_DEVICES:
                 raise StudyError(f"Expected 1 to {MOST_DEVICES} `{name}`, got {value}.")
@@ -92,7 +92,7 @@ class Meeting:
 
     @classmethod
     def of(cls, nodes: int, environment: Mapping[str, str] = os.environ) -> Meeting:
-        """On one machine anywhere; for several as the environment says, as torchrun reads it."""
+        """For one machine, any free port; for several, the environment variables of torchrun."""
         if nodes == 1:
             return cls("127.0.0.1", None, 0)
         node = environment.get("NODE_RANK", environment.get("SLURM_NODEID", ""))
@@ -115,7 +115,7 @@ class ParallelExecutor:
         self.meeting = Meeting.of(devices.nodes)
 
     def run_units(self, units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
-        """Train these units; ``jobs`` is not looked at, as one takes all devices."""
+        """Train these units; ``jobs`` is ignored, as each unit takes all devices."""
         waiting = deque(units)
         deaths: Counter[Unit] = Counter()
         team: _Team | None = None
@@ -138,7 +138,7 @@ class ParallelExecutor:
                 team.end()
 
     def take_part(self, task: Task) -> None:
-        """On every machine but the first: train what that has to be trained, until it is done."""
+        """On every machine but the first: train with it until it has no more units."""
         for _ in range(ATTEMPTS):
             team = _Team(self.devices, self.meeting, task)
             try:
@@ -149,7 +149,7 @@ class ParallelExecutor:
                 return
         raise StudyError(
             f"The processes of this machine ended {ATTEMPTS} times before the first machine's. "
-            "See there; the same command on all machines goes on."
+            "See there; the same command on all machines continues."
         )
 
 
@@ -185,7 +185,7 @@ class _Team:
             self.links[0].send(unit)
 
     def events(self, unit: Unit) -> Iterator[Event]:
-        """What the first says until the unit has ended; a failure may come from any."""
+        """The first process's events until the unit has ended; a failure may come from any."""
         while True:
             for link in wait(self.links):
                 assert isinstance(link, Connection)
@@ -234,7 +234,7 @@ def _free_port() -> int:
 
 @dataclass(frozen=True)
 class _Place:
-    """Of a process among all."""
+    """A process's rank among all."""
 
     devices: Devices
     meeting: Meeting
@@ -253,7 +253,7 @@ class _Place:
 
 
 def work(link: Connection, task: Task, place: _Place) -> None:
-    """Train with the others what the first process is given, until that is None."""
+    """Train, with the others, each unit that the first process gets, until that is None."""
     end_with_parent()
     os.environ.update(place.environment())
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
@@ -282,7 +282,7 @@ def work(link: Connection, task: Task, place: _Place) -> None:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Announcement:
     """What the first process tells the others: the next unit, and what they must agree on."""
 
     unit: Unit | None
@@ -296,14 +296,14 @@ class _Told:
             raise SystemExit("tpl: this machine has other code or other images than the first.")
 
 
-def _next(link: Connection, task: Task) -> _Told:
+def _next(link: Connection, task: Task) -> _Announcement:
     unit: Unit | None = link.recv()
     state = State()
     if unit is not None:
         state, notices = read_state(unit, UnitFiles.of(task.run, unit.trial, unit.model))
         for notice in notices:
             link.send(notice)
-    return _Told(unit, state, task.code, task.inputs.identity())
+    return _Announcement(unit, state, task.code, task.inputs.identity())
 
 
 def _fabric(task: Task, devices: Devices) -> Fabric:
@@ -311,7 +311,7 @@ def _fabric(task: Task, devices: Devices) -> Fabric:
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning_fabric.strategies.ddp import DDPStrategy
 
-    # Which tells of every start; set after the import, which sets it as well.
+    # Its log reports every start; set after the import, which sets it as well.
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     accelerator = task.config.device
     if devices.processes == 1:

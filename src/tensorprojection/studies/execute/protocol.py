@@ -1,9 +1,9 @@
-"""What every executor has in common: what it is given, what it says, and how a unit is trained.
+"""What every executor has in common: its arguments, its events, and how a unit is trained.
 
 An executor is a function ``run_units(units, jobs, task)`` that trains the units, up to ``jobs`` of
-them at once, wherever it likes, and yields what happens as it happens. A unit that does not end
-with :class:`Failed` ends with :class:`Done`. Whoever stops listening (``close``, or an exception)
-stops the training; what was kept by then stays.
+them at once, wherever it likes, and yields events as they happen. Every unit ends with
+:class:`Done` or :class:`Failed`. Closing the generator (``close``, or an exception) stops the
+training; what was kept by then stays.
 
 In each process that trains, a :class:`UnitTrainer` does the work.
 """
@@ -85,7 +85,7 @@ def _task(settings: dict[str, Any], *others: Any) -> Task:
 
 
 class Executor(Protocol):
-    """Trains units, and says what happens."""
+    """Trains units, and yields what happens."""
 
     def __call__(self, units: Sequence[Unit], jobs: int, task: Task, /) -> Iterator[Event]: ...
 
@@ -93,8 +93,8 @@ class Executor(Protocol):
 class UnitTrainer:
     """In a process that trains: one unit after the other, each to its end or to its error.
 
-    It holds a lock on its unit, so that a second run waits for a straggler of the first and never
-    writes beside it.
+    It holds a lock on its unit, so that a second run waits for a straggler of the first and the two
+    never write at the same time.
 
     Args:
         task: what all units share.
@@ -109,7 +109,7 @@ class UnitTrainer:
         self.way = way
 
     def __call__(self, unit: Unit, say: Say) -> Done | Failed:
-        """Train the unit; what is said meanwhile goes to ``say``."""
+        """Train the unit; ``say`` is called with its events."""
         try:
             self._train(unit, say)
         except _CodeChangedError as error:
@@ -148,7 +148,7 @@ class _CodeChangedError(StudyError):
 
 
 def _check_code(task: Task) -> None:
-    """A process that is started late must not bring newer code into the run."""
+    """A process that starts later must not bring newer code into the run."""
     now = code_version(task.config.study)
     if now != task.code:
         raise _CodeChangedError(

@@ -1,4 +1,4 @@
-"""Units on a Ray cluster: an actor for each place, handed one unit after the other.
+"""Units on a Ray cluster: one actor per place, given one unit after the other.
 
 The driver alone writes the run's folder. A worker sends each epoch back with its checkpoint; what
 has not arrived has not happened. So a worker, a node or the driver may die at any moment: the unit
@@ -26,7 +26,7 @@ from ..results import UnitFiles
 from ..trial.unit import Notice, Unit
 from .protocol import ATTEMPTS, STRAGGLER_SECONDS, Event, Failed, Restarted, Task
 from .ray_cluster import RayOptions, check_nodes, first_line, places
-from .ray_worker import Ended, Kept, Message, Trainer
+from .ray_worker import KeptEpoch, Message, Trainer, UnitEnd
 from .state import read_state, write_state
 
 # Without any worker at work, this long until the cluster is looked at.
@@ -45,9 +45,9 @@ class RayExecutor:
     """Trains units on the cluster that this process is connected to.
 
     Args:
-        options: what each is given.
+        options: the cluster, and the resources of each trial.
         config: the run's settings.
-        trainer: the actors' class; benchmarks have one that trains nothing.
+        trainer: the actors' class; a benchmark has one that trains nothing.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RayExecutor:
             check_nodes(self.needed, config.study)
 
     def run_units(self, units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
-        """Train these units with so many workers, and pass on what they say."""
+        """Train these units with ``jobs`` workers, and pass on their events."""
         yield from _Session(self, units, jobs, task).run()
 
 
@@ -83,14 +83,14 @@ class _Session:
             max_restarts=0,
             runtime_env={"env_vars": memory_settings()},
         )(executor.trainer)
-        self.heard = time.monotonic()
+        self.last_heard = time.monotonic()
 
     def run(self) -> Iterator[Event]:
         try:
             while self.waiting or any(worker.unit for worker in self.workers):
                 self._engage()
                 for worker in self._ready():
-                    yield from self._hear(worker)
+                    yield from self._receive(worker)
                 failed = yield from self._look_around()
                 if failed is not None:
                     yield failed
@@ -100,22 +100,22 @@ class _Session:
                 self._dismiss(worker)
 
     def _look_around(self) -> Generator[Event, None, Failed | None]:
-        """Where nobody is at work for long: whether it is of use to wait, and that it is waited."""
+        """Where no worker has been busy for long: whether waiting makes sense, and a notice."""
         idle = not any(worker.unit for worker in self.workers)
-        if not (idle and self.waiting and time.monotonic() - self.heard > PLACE_SECONDS):
+        if not (idle and self.waiting and time.monotonic() - self.last_heard > PLACE_SECONDS):
             return None
-        self.heard = time.monotonic()
+        self.last_heard = time.monotonic()
         unit, so_long = self.waiting[0], f"no worker has started for {PLACE_SECONDS:.0f} s"
         try:
             places(self.needed)
         except StudyError as error:
-            why = f"{so_long}. {error} The same command goes on from here."
+            why = f"{so_long}. {error} The same command continues from here."
             return Failed(unit, why, stop=True)
-        yield Notice(unit, f"{so_long}: the cluster is busy. It is waited for.")
+        yield Notice(unit, f"{so_long}: the cluster is busy. Waiting for it.")
         return None
 
     def _engage(self) -> None:
-        """As many workers as there are places or units; those that find no room wait for it."""
+        """Start as many workers as there are places or units; Ray queues those without room."""
         at_work = sum(worker.unit is not None for worker in self.workers)
         while len(self.workers) < min(self.jobs, at_work + len(self.waiting)):
             actor: Any = self.actor.remote(self.task_there)
@@ -127,34 +127,34 @@ class _Session:
         self.ray.kill(worker.actor)
 
     def _ready(self) -> list[_Worker]:
-        """The workers of which something has come."""
+        """The workers that have answered."""
         pending = {worker.pending: worker for worker in self.workers}
         ready, _ = self.ray.wait(list(pending), timeout=1.0)
-        if ready:  # and all others that are ready too: one question for many
+        if ready:  # and all others that are ready too, in one call
             ready, _ = self.ray.wait(list(pending), num_returns=len(pending), timeout=0)
-            self.heard = time.monotonic()
+            self.last_heard = time.monotonic()
         return [pending[found] for found in ready]
 
-    def _hear(self, worker: _Worker) -> Iterator[Event]:
+    def _receive(self, worker: _Worker) -> Iterator[Event]:
         try:
             found = self.ray.get(worker.pending)
         except self.ray.exceptions.RayError as error:
-            yield from self._mourn(worker, error)
+            yield from self._on_exit(worker, error)
             return
         if worker.stage == "look" and found:
             worker.stage = "receive"
             worker.pending = worker.actor.receive.remote(self.shared.sent(found))
         elif worker.stage != "train":
             self.lost = 0
-            yield from self._hand(worker)
+            yield from self._assign_next(worker)
         else:
-            if not isinstance(found[-1], Ended):
+            if not isinstance(found[-1], UnitEnd):
                 worker.pending = worker.actor.messages.remote()  # the worker need not wait for us
             for message in found:
                 yield from self._take(worker, message)
 
-    def _hand(self, worker: _Worker) -> Iterator[Event]:
-        """Give the worker the next unit; without one it goes home."""
+    def _assign_next(self, worker: _Worker) -> Iterator[Event]:
+        """Give the worker the next unit; without one it is ended."""
         while self.waiting:
             unit = self.waiting.popleft()
             files = UnitFiles.of(self.task.run, unit.trial, unit.model)
@@ -170,12 +170,12 @@ class _Session:
         self._dismiss(worker)
 
     def _take(self, worker: _Worker, message: Message) -> Iterator[Event]:
-        if isinstance(message, Ended):
+        if isinstance(message, UnitEnd):
             worker.unit = None
             _restore_lines(self.task.run, message)
             yield message.how
-            yield from self._hand(worker)
-        elif isinstance(message, Kept):
+            yield from self._assign_next(worker)
+        elif isinstance(message, KeptEpoch):
             unit = message.epoch.unit
             write_state(UnitFiles.of(self.task.run, unit.trial, unit.model), message.state)
             self.deaths.pop(unit, None)
@@ -183,7 +183,7 @@ class _Session:
         else:
             yield message
 
-    def _mourn(self, worker: _Worker, error: Exception) -> Iterator[Event]:
+    def _on_exit(self, worker: _Worker, error: Exception) -> Iterator[Event]:
         unit = worker.unit
         self._dismiss(worker)
         how = _how(error)
@@ -236,7 +236,7 @@ def _await_stragglers(unit: Unit, files: UnitFiles) -> Failed | None:
 
 
 def _how(error: Exception) -> str:
-    """Why a worker is gone, in few words."""
+    """Why a worker has ended, in a few words."""
     text = str(error)
     if "out of memory" in text or "OOM" in text:
         return "too little memory on its node"
@@ -247,7 +247,7 @@ def _how(error: Exception) -> str:
     return first_line(error)
 
 
-def _restore_lines(run: Path, ended: Ended) -> None:
+def _restore_lines(run: Path, ended: UnitEnd) -> None:
     """A unit whose lines were lost and whose checkpoint has them all ends without an epoch."""
     files = UnitFiles.of(run, ended.unit.trial, ended.unit.model)
     there = files.lines.read_bytes() if files.lines.exists() else b""

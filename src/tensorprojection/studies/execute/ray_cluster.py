@@ -1,7 +1,7 @@
-"""A Ray cluster to train on: connected to, or started here, and found fit before a run begins.
+"""A Ray cluster to train on: connected to, or started here, and checked before a run begins.
 
-Whatever is wrong is told in one line within half a minute. Ray itself waits for minutes for an
-address that does not answer, and for ever for a node with room.
+Whatever is wrong is reported in one line within half a minute. Ray itself waits for minutes for an
+address that does not answer, and forever for a node with room.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOCAL_ADDRESS = "auto"
 
 @dataclass(frozen=True)
 class RayOptions:
-    """Where trials go, and what each is given.
+    """Where trials go, and the resources that each gets.
 
     Args:
         address: of a cluster: ``auto`` for that of this machine, ``host:port``, ``ray://host:port``;
@@ -69,7 +69,7 @@ class RayOptions:
 
 @contextmanager
 def connected(options: RayOptions) -> Iterator[None]:
-    """Connected to the cluster; one that was started for this ends with it."""
+    """Connected to the cluster while in here; one that was started for this ends with it."""
     if find_spec("ray") is None:
         raise StudyError(
             "`executor` ray needs Ray, which is not installed: pip install 'tensorprojection[ray]'"
@@ -118,7 +118,7 @@ def _check_answers(address: str) -> None:
                 f"Nothing answers at {address} ({error.strerror or error}). Is the cluster up, and "
                 "is that its address? Without `address` one is started here."
             ) from error
-    # In a process of its own, as what waits inside of Ray cannot be called back.
+    # In a process of its own, as a call that waits inside of Ray cannot be interrupted.
     what = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); ray.nodes()"
     try:
         done = subprocess.run(
@@ -172,7 +172,7 @@ def alive() -> list[Node]:
 
 
 def places(needed: dict[str, float]) -> int:
-    """How many trials the cluster has room for at once; a ``StudyError`` where for none."""
+    """How many trials the cluster has room for at once; a ``StudyError`` where it is none."""
     nodes = alive()
     room = sum(node.fits(needed) for node in nodes)
     if room:
@@ -188,7 +188,7 @@ def places(needed: dict[str, float]) -> int:
 
 
 def check_nodes(needed: dict[str, float], study: str) -> None:
-    """A ``StudyError`` where a node that could be given a trial has not the code that is here."""
+    """A ``StudyError`` where a node that could get a trial does not have the code that is here."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -245,6 +245,6 @@ def _by_value(function: Callable[[str], str | None]) -> Callable[[str], str | No
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what it goes on to say."""
+    """The first line of an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

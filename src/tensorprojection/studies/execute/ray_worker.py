@@ -21,36 +21,36 @@ from ..trial.unit import Epoch, GatheredSteps, Notice, Step, Unit
 from .protocol import Done, Failed, Task, UnitTrainer
 from .state import State, state_of, write_state
 
-# Steps come less often than from a process beside: a driver may hear a thousand workers.
+# Steps are sent less often than by local processes: a driver may have a thousand workers.
 SAY_SECONDS = 1.0
 UNSENT = 16  # messages that may wait for the driver before the training does
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An epoch is done; the driver keeps the state, then it counts."""
+class KeptEpoch:
+    """An epoch is done; it counts once the driver has kept its state."""
 
     epoch: Epoch
     state: State
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The unit has no more to say: it is done, or failed."""
+class UnitEnd:
+    """The unit's last message: it is done, or failed."""
 
     unit: Unit
     lines: bytes
     how: Done | Failed
 
 
-Message = Step | Notice | Kept | Ended
+Message = Step | Notice | KeptEpoch | UnitEnd
 
 
 class Trainer:
-    """A Ray actor. Training goes on in a thread of its own while the driver hears the last news."""
+    """A Ray actor. Training runs in a thread of its own while the driver fetches messages."""
 
     def __init__(self, task: Task) -> None:
-        # As if it were the run's own folder: a unit has one way to keep its epochs.
+        # In place of the run's own folder: a unit keeps its epochs in one way everywhere.
         self._run = Path(tempfile.mkdtemp(prefix="tpl-"))
         self._task = replace(task, run=self._run)
         self._trainer: UnitTrainer | None = None
@@ -81,11 +81,11 @@ class Trainer:
             receive(folder, {name: ray.get(file) for name, file in files.items()})
 
     def begin(self, unit: Unit, state: State) -> None:
-        """Train the unit from there on; what happens is told by :meth:`messages`."""
+        """Train the unit from that state on; :meth:`messages` gives its events."""
         threading.Thread(target=self._train, args=(unit, state), daemon=True).start()
 
     def messages(self) -> list[Message]:
-        """What has happened since it was asked last; waits until something has."""
+        """The events since the last call; waits until there is one."""
         found = [self._messages.get()]
         while not self._messages.empty():
             found.append(self._messages.get())
@@ -96,7 +96,7 @@ class Trainer:
 
         def send(event: Step | Epoch | Notice) -> None:
             if isinstance(event, Epoch):
-                self._messages.put(Kept(event, state_of(files)))
+                self._messages.put(KeptEpoch(event, state_of(files)))
             else:
                 self._messages.put(event)
 
@@ -106,9 +106,9 @@ class Trainer:
             self._trainer = self._trainer or UnitTrainer(self._task)
             how = self._trainer(unit, GatheredSteps(send, SAY_SECONDS))
             lines = files.lines.read_bytes() if files.lines.exists() else b""
-        except Exception as error:  # whatever it is, the driver must not wait for ever
+        except Exception as error:  # whatever it is, the driver must not wait forever
             how, lines = Failed(unit, f"{type(error).__name__}: {error}"), b""
-        self._messages.put(Ended(unit, lines, how))
+        self._messages.put(UnitEnd(unit, lines, how))
         shutil.rmtree(files.lines.parent, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a unit, as its files hold it: for whoever trains without those files."""
+"""What is kept of a unit, as its files hold it: for a process that has no access to them."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ class Backbone:
     Args:
         title: as the literature writes it.
         channels: of the features. Their side is 1/32 of the image's.
-        mean: what is taken from pixels in 0 … 1, by channel.
-        std: what the rest is divided by.
+        mean: what is subtracted from pixels in 0 … 1, by channel.
+        std: what the difference is divided by, by channel.
         find: gives the file of its weights, where the user names none.
         make: gives the network with the weights of a file.
     """

@@ -1,7 +1,7 @@
 """The paper's classifier on DenseNet121's features of chest X-rays, in two forms (section 3.2.2).
 
 The paper's table, for features of 5 × 5 × 1024; here channels come first. The forms differ in how
-the channels are reduced only; there are more of them than the paper's.
+the channels are reduced only; there are more forms than the paper's two.
 
 =====================  ==============  ==========  ==========
 layer                  output          base        tpl

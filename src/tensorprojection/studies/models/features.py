@@ -156,7 +156,7 @@ def _computing(name: str, weights: Path | None, workers: int) -> Iterator[Comput
         finally:
             torch.set_num_threads(threads)
     else:
-        backbone(name, weights)  # here first: a mistake in the weights is told as what it is
+        backbone(name, weights)  # here first, so that an error in the weights is a clear one
         try:
             with process_pool(workers, _start, name, weights) as pool_map:
                 yield lambda blocks: pool_map(_run_in_worker, blocks)

@@ -20,7 +20,7 @@ from .unet import Join
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer: what it is, its name in the network, its output without n, its parameters."""
+    """A layer: what it is, its name in the network, its output without batch, its parameters."""
 
     layer: str
     name: str

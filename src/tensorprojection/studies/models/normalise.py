@@ -14,7 +14,7 @@ class Repeated(nn.Module):
 
 
 class Normalise(nn.Module):
-    """Takes a mean from each channel and divides the rest by a deviation.
+    """Subtracts a mean from each channel and divides by a standard deviation.
 
     >>> Normalise((0.5,), (0.25,))(torch.ones(1, 1, 1, 1)).item()
     2.0

@@ -1,8 +1,8 @@
 """The paper's CNN for retinal OCT images, in its three forms (section 3.1.2).
 
 The paper's table, for images of 96 × 96 × 3 and four classes; here channels come first. The three
-forms differ in the fourth reduction only, which this module calls the head; there are more of them
-than the paper's.
+forms differ in the fourth reduction only, which this module calls the head; there are more forms
+than the paper's three.
 
 =================  ===============  ==========  ==========  ==========
 layer              output           base        tpl1        tpl2

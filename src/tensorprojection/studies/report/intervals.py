@@ -1,4 +1,4 @@
-"""How sure a difference is: intervals of 95 % from differences by trial.
+"""How certain a difference is: 95 % intervals from the differences of all trials.
 
 Note [Trials share images]: every trial splits the same images anew. Two trials train on images of
 which most are the same, so their differences resemble each other more than those on new images

@@ -30,7 +30,7 @@ class ModelState:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run as its files show it; frames are compared by it."""
+    """A run as its files show it; the display is updated where this changes."""
 
     folder: Path
     study: str

@@ -57,7 +57,7 @@ def restore(
 
 def save(checkpoint: Checkpoint, path: Path) -> None:
     """Write it whole: tensors and plain values only, as ``torch.load`` reads them anywhere."""
-    # By way of memory: torch's own writer to a file turns a full disk into an error without a name.
+    # Through memory: torch's own writer turns a full disk into an error that does not say so.
     buffer = io.BytesIO()
     torch.save(vars(checkpoint), buffer)
     buffer.write(MARK + hashlib.sha256(buffer.getbuffer()).hexdigest().encode())

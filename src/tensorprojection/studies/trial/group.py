@@ -16,7 +16,7 @@ from ..inputs import Rows
 
 
 class Group:
-    """This process's place among those that train together.
+    """This process's rank among those that train together.
 
     Args:
         rank: its number.

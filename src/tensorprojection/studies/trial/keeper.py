@@ -26,7 +26,7 @@ class Keeper:
     """Keeps a unit's network after an epoch, if it is to be kept.
 
     Args:
-        keep: which: of the epoch with the least validation loss, the last, or none.
+        keep: which one: of the epoch with the lowest validation loss, the last, or none.
         run: the folder of the run.
         config: its settings.
         unit: whose network it is.

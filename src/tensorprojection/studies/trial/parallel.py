@@ -2,8 +2,8 @@
 
 Each process has a share of every batch. The loss is that of the whole batch, from the outputs of
 all: a Dice loss is no mean over samples. BatchNorm and dropout see the whole batch as well
-(shared_layers.py), and the metrics the whole validation side. So the number of devices moves
-nothing but the order of sums, and a checkpoint may be carried on by another number of them.
+(shared_layers.py), and the metrics the whole validation set. So the number of devices changes
+nothing but the order of sums, and a checkpoint can be continued on another number of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Parallel:
         self.network, self.optimizer = self.fabric.setup(state.network, state.optimizer)
 
     def train_epoch(self, state: Training, epoch: int, say: Say) -> float:
-        """One pass over the training side, in that epoch's order; the mean loss of its images."""
+        """One pass over the training set, in that epoch's order; returns the mean loss."""
         config, count = state.config, len(state.training)
         order = state.training[batch_order(config.seed, state.unit.trial, epoch, count)]
         loss = 0.0
@@ -61,7 +61,7 @@ class Parallel:
         return value.item()
 
     def validate(self, state: Training) -> dict[str, float]:
-        """The study's metrics on the validation side, all of it, in every process."""
+        """The study's metrics on the whole validation set, in every process."""
         self.network.eval()
         metrics, observer = state.study.metrics(), state.observer
         alone = self.group.size == 1  # else this process's network sees a part of the images

@@ -1,7 +1,7 @@
-"""Layers that look beyond a sample, for a batch that is divided among processes.
+"""Layers that depend on the whole batch, for a batch that is divided among processes.
 
 Each does what it would do in one process with the whole batch. torch's own SyncBatchNorm does so
-for GPUs only, and its dropout has other random numbers in every process.
+for GPUs only, and its dropout draws other random numbers in every process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """The statistics are those of the whole batch; parameters and buffers are the other's own."""
+    """BatchNorm with the statistics of the whole batch, and the other's parameters and buffers."""
 
     def __init__(self, other: nn.BatchNorm2d, group: Group) -> None:
         super().__init__(other.num_features, other.eps, other.momentum, other.affine)
@@ -54,7 +54,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
 
 class SharedDropout(nn.Dropout):
-    """What is dropped is drawn for the whole batch, alike in every process, and each takes its own.
+    """Each process draws the dropout of the whole batch, and applies its own part of it.
 
     So the random numbers are those of one process, and stay the same in all.
     """

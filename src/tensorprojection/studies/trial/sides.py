@@ -1,4 +1,4 @@
-"""The two sides of a trial, as its settings say."""
+"""A trial's training and validation images, as its settings say."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def sides_of(
 ) -> tuple[Rows, Rows]:
     """The originals that train and those that validate in that trial.
 
-    With a ``train_share`` below 1, that share of the training side is drawn, the classes in
-    proportion; the validation side is whole, so that runs of all shares are measured on the same.
+    With a ``train_share`` below 1, that share of the training set is drawn, the classes in
+    proportion; the validation set stays whole, so that all shares are measured on the same images.
 
     Args:
         config: says how to split.

@@ -1,6 +1,6 @@
 """One network of one trial: set up, trained epoch by epoch, validated, kept.
 
-Each step is a function of its own, for whoever trains in another way: :func:`set_up` gives a
+Each step is a function of its own, so that it can be called in another way: :func:`set_up` gives a
 :class:`Training`, :func:`train_epoch` and :func:`validate` carry it on, and :func:`train` is all of
 it, with the checkpoints of a run.
 """
@@ -40,7 +40,7 @@ FIRST = 256
 
 @dataclass(frozen=True)
 class Training:
-    """A unit that is being trained: its network and optimizer, and the rows of both sides.
+    """A unit that is being trained: its network and optimizer, its training and validation rows.
 
     Its observer, where it has one, looks on while it is validated.
     """
@@ -141,7 +141,7 @@ def set_up(unit: Unit, study: Study[Any], config: RunConfig, data: Data) -> Trai
 
 
 def train_epoch(state: Training, epoch: int, say: Say = lambda event: None) -> float:
-    """One pass over the training side, in that epoch's order; the mean loss of its images."""
+    """One pass over the training set, in that epoch's order; returns the mean loss."""
     config, count = state.config, len(state.training)
     order = state.training[batch_order(config.seed, state.unit.trial, epoch, count)]
     loss = 0.0
@@ -153,7 +153,7 @@ def train_epoch(state: Training, epoch: int, say: Say = lambda event: None) -> f
 
 
 def train_step(state: Training, x: Tensor, y: Tensor) -> float:
-    """One batch: the loss, its gradients, and a step of the optimizer; the loss without penalty."""
+    """One batch: the loss, its gradients, an optimizer step; returns the loss without penalty."""
     state.optimizer.zero_grad()
     value = state.study.loss(state.network(x), y)
     penalty = state.study.penalty(state.network)
@@ -163,7 +163,7 @@ def train_step(state: Training, x: Tensor, y: Tensor) -> float:
 
 
 def validate(state: Training) -> dict[str, float]:
-    """The study's metrics on the validation side."""
+    """The study's metrics on the validation set."""
     state.network.eval()
     metrics, observer = state.study.metrics(), state.observer
     with torch.inference_mode(), nullcontext() if observer is None else observer.looking():
@@ -183,7 +183,7 @@ def batches(data: Data, rows: Rows, config: RunConfig) -> Iterator[tuple[Tensor,
 
 
 def _kept(unit: Unit, files: UnitFiles, epochs: int, say: Say) -> Checkpoint | None:
-    """The unit's checkpoint; where it is lost, the unit is trained anew, and that is said."""
+    """The unit's checkpoint; where it is lost, the unit is trained again, with a notice."""
     try:
         kept = checkpoint.load(files.checkpoint)
     except DamagedError as error:
@@ -208,7 +208,7 @@ def _restored(kept: Checkpoint, state: Training, files: UnitFiles) -> list[Epoch
 
 @contextmanager
 def _naming(unit: Unit) -> Iterator[None]:
-    """A projection finds out by itself that training has diverged, but not whose it is."""
+    """A projection notices by itself that training has diverged; the unit's name is added here."""
     try:
         yield
     except DivergedError as error:

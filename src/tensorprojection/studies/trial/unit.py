@@ -1,4 +1,4 @@
-"""What is trained by one process at a time, and what it says meanwhile."""
+"""What is trained by one process at a time, and the events of its training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Step:
-    """So many more training images are done, and that share of all epochs of the unit."""
+    """How many more training images are done, and what share of all epochs of the unit that is."""
 
     unit: Unit
     epoch: int
@@ -45,7 +45,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that whoever started the run should know of the unit."""
+    """Something about the unit that the user should know."""
 
     unit: Unit
     text: str
@@ -55,11 +55,11 @@ Say = Callable[[Step | Epoch | Notice], None]
 
 
 class GatheredSteps:
-    """Passes on what is said; steps are gathered, as they can come by the hundred a second.
+    """Passes on events; steps are merged, as there can be hundreds per second.
 
     Args:
-        say: is told.
-        seconds: how often it is told of steps, at most.
+        say: called with each event.
+        seconds: at least this long between two steps.
     """
 
     def __init__(self, say: Say, seconds: float = 0.1) -> None:

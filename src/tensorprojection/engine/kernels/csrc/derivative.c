@@ -1,4 +1,4 @@
-/* The derivative by the matrix of one mode: D = sum over l and r of X[l, :, r] Z[l, :, r]ᵀ.
+/* The derivative with respect to one mode's matrix: D = sum over l and r of X[l, :, r] Z[l, :, r]ᵀ.
 
    It is the product of Z and X over the places (l, r), of which there are many, with the channels
    of X as the lanes. The places are cut into segments and the channels into bands; a piece of work

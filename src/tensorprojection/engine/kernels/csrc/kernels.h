@@ -68,9 +68,9 @@ EXPORT int tp_map(
     Parallel parallel, Index threads, const Plan *plan, const float *const *A, int growing,
     const float *from, float *to);
 
-/* The derivatives of <shrink(X), Z> by every matrix, in D, one per axis; and grow(Z) and shrink(X)
-   where the pointers to them are not null. X shrinks in the order of the steps, Z grows in the
-   opposite order. Returns 1 where there is no memory. */
+/* The derivatives of <shrink(X), Z> with respect to every matrix, in D, one per axis; and grow(Z)
+   and shrink(X) where the pointers to them are not null. X shrinks in the order of the steps, Z
+   grows in the opposite order. Returns 1 where there is no memory. */
 EXPORT int tp_pair(
     Parallel parallel, Index threads, const Plan *plan, const float *const *A, const float *X,
     const float *Z, float *grown, float *shrunk, float *const *D);

@@ -12,7 +12,7 @@ typedef struct {
 } Shape;
 
 /* What is given and what is wanted; the others are null. Any of: `shrunk` from X; `grown` from Z;
-   from both, the derivatives of <shrunk, Z> by each matrix, written to D, or added to it. */
+   from both, the derivatives of <shrunk, Z> with respect to each matrix, written to D or added. */
 typedef struct {
     const float *X, *Z;
     float *grown, *shrunk;

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..images import ImageSet
-from .textures import BLOCK, Array, Draws, bell, blocks, ramp, to_uint8
+from .textures import BLOCK, Array, Draws, bell, labelled, ramp, to_uint8
 
 CLASS_NAMES = ("Normal", "Lung Opacity", "COVID", "Viral Pneumonia")
 NORMAL, OPACITY, COVID, VIRAL = range(4)
@@ -22,12 +22,7 @@ NORMAL, OPACITY, COVID, VIRAL = range(4)
 
 def make(n: int, seed: int = 0, size: int = 160) -> ImageSet:
     """n radiographs of ``size × size``, classes in equal numbers; image i does not depend on n."""
-    made = [_block(draws, size) for draws in blocks(n, seed, size)]
-    return ImageSet(
-        np.concatenate([images for images, _ in made])[:n],
-        labels=np.concatenate([labels for _, labels in made])[:n],
-        class_names=CLASS_NAMES,
-    )
+    return labelled(_block, n, seed, size, CLASS_NAMES)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,11 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
+from ..images import ImageSet
+
 # float32 throughout; the stubs lose it in arithmetic with Python numbers.
 Array = NDArray[np.floating[Any]]
 
 # Note [Blocks]: images are made in whole blocks of this many, each from its own generator seeded
-# by (seed, block), and what is too many is dropped. So image i is the same to the bit however many
+# by (seed, block), and surplus images are dropped. So image i is the same to the bit however many
 # are asked for, and the arithmetic runs over a block at a time, small enough for the cache.
 BLOCK = 32
 
@@ -66,6 +68,22 @@ def blocks(n: int, seed: int, size: int) -> Iterator[Draws]:
         raise ValueError(f"Expected a seed ≥ 0, got {seed}.")
     for block in range(max(1, -(-n // BLOCK))):
         yield Draws(np.random.default_rng([seed, block]))
+
+
+def labelled(
+    make_block: Callable[[Draws, int], tuple[NDArray[np.uint8], NDArray[np.int64]]],
+    n: int,
+    seed: int,
+    size: int,
+    class_names: tuple[str, ...],
+) -> ImageSet:
+    """The first n images, with their classes, of as many blocks as that takes."""
+    made = [make_block(draws, size) for draws in blocks(n, seed, size)]
+    return ImageSet(
+        np.concatenate([images for images, _ in made])[:n],
+        labels=np.concatenate([labels for _, labels in made])[:n],
+        class_names=class_names,
+    )
 
 
 @lru_cache(maxsize=64)

@@ -43,7 +43,7 @@ def _edge(mask: Mask) -> Mask:
 
 
 def heat_map(matrix: NDArray[np.floating[Any]], top: float) -> str:
-    """A pixel a number, from −top (blue) over 0 (white) to top (red)."""
+    """One pixel per entry, from −top (blue) over 0 (white) to top (red)."""
     scaled = np.clip(matrix.astype(np.float64) / (top or 1.0), -1, 1)[..., None]
     less = ZERO + (np.array(LEAST) - ZERO) * -scaled
     more = ZERO + (np.array(GREATEST) - ZERO) * scaled

@@ -11,12 +11,11 @@ from torch import Tensor
 from .graph import Graph, mode_products
 from .mark import module_of
 from .merge import into_conv_after, into_conv_before, into_linear_after
-from .step import Step
-from .table import THE_MODEL
+from .reports import THE_MODEL, FoldStep
 
 
-class Projected:
-    """One projection in the graph, and its ways out of it."""
+class ProjectionNode:
+    """One projection in the graph, and the ways to remove it."""
 
     def __init__(self, graph: Graph, node: Any) -> None:
         self.graph, self.node = graph, node
@@ -33,7 +32,7 @@ class Projected:
                 matrix = graph.tensor(U).to(x.dtype)
                 self.As[axis] = matrix.mT if transposed else matrix
 
-    def fold(self) -> Step:
+    def fold(self) -> FoldStep:
         ways = [self._into_linear, self._into_conv_before, self._into_conv_after, self._as_1x1]
         became = [text for way in ways if self.As and (text := way())]
         if self.As:
@@ -44,7 +43,7 @@ class Projected:
             self.x = self.graph.call(self.node, torch.ops.aten.clone.default, self.x)
         self.x.meta.setdefault("val", self.node.meta["val"])  # the next projection may ask
         self.node.replace_all_uses_with(self.x)
-        return Step(
+        return FoldStep(
             self.name or THE_MODEL,
             self.in_shape,
             self.out_shape,
