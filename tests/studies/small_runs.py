@@ -22,9 +22,14 @@ def smoke(study: str, **flags) -> RunConfig:
 def carry_out(
     config: RunConfig, folder: Path, jobs: int = 2, execute: Executor | None = None
 ) -> Outcome:
-    """Run it, by default without processes: each of those would import torch anew."""
+    """Run it; by default by processes, as ``tpl run`` does."""
     with Watch(Console(quiet=True)) as watch:
-        return run(config, folder, jobs, watch, execute=execute or in_this_process)
+        return run(config, folder, jobs, watch, execute=execute)
+
+
+def carry_out_here(config: RunConfig, folder: Path, jobs: int = 2) -> Outcome:
+    """Run it without processes, each of which would import torch anew."""
+    return carry_out(config, folder, jobs, in_this_process)
 
 
 def in_this_process(units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from filelock import FileLock
 from rich.console import Console
-from small_runs import carry_out, in_this_process, results, smoke
+from small_runs import carry_out, carry_out_here, in_this_process, results, smoke
 
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies import limits
@@ -41,7 +41,7 @@ def cache(tmp_path_factory):
 def finished(tmp_path_factory):
     """A run that nothing disturbed."""
     folder = tmp_path_factory.mktemp("finished")
-    outcome = carry_out(smoke("oct"), folder)
+    outcome = carry_out_here(smoke("oct"), folder)
     assert not outcome.was_finished
     assert not outcome.failures
     return folder
@@ -53,7 +53,7 @@ METRICS = {"oct": ["loss", "accuracy", "f1"], "kvasir": ["loss", "dice", "iou"]}
 @pytest.mark.parametrize("study", ["oct", "chest", "kvasir"])
 def test_what_a_run_leaves(study, tmp_path):
     config = smoke(study)
-    carry_out(config, tmp_path)
+    carry_out_here(config, tmp_path)
     found = pl.read_parquet(tmp_path / "results.parquet")
     metrics = METRICS.get(study, METRICS["oct"])
     columns = ["study", "model", "trial", "epoch", "train_loss", *metrics, "seconds", "code"]
@@ -76,13 +76,20 @@ def test_what_a_run_leaves(study, tmp_path):
         assert left == {".jsonl", ".pt", ".safetensors", ".npz"}
 
 
-def test_processes_give_the_same_results_to_the_bit(finished, tmp_path):
-    carry_out(smoke("oct"), tmp_path, jobs=2, execute=run_units)
-    assert results(tmp_path).equals(results(finished))
+@pytest.fixture(scope="module")
+def by_one_process(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("by_one_process")
+    carry_out(smoke("oct"), folder, jobs=1)
+    return folder
+
+
+def test_jobs_do_not_matter(by_one_process, tmp_path):
+    carry_out(smoke("oct"), tmp_path, jobs=2)
+    assert results(tmp_path).equals(results(by_one_process))
 
 
 def test_seed_and_trial_matter(finished, tmp_path):
-    carry_out(smoke("oct", seed=1, trials=1, models=("base",)), tmp_path)
+    carry_out_here(smoke("oct", seed=1, trials=1, models=("base",)), tmp_path)
     one = results(finished).filter(model="base", trial=1)
     assert results(tmp_path)["loss"].to_list() != one["loss"].to_list()
     other = results(finished).filter(model="base", trial=2)
@@ -91,16 +98,16 @@ def test_seed_and_trial_matter(finished, tmp_path):
 
 def test_a_finished_run_is_left_alone(finished):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
-    assert carry_out(smoke("oct"), finished).was_finished
+    assert carry_out_here(smoke("oct"), finished).was_finished
     for path, changed in before.items():
         assert path.name == ".lock" or path.stat().st_mtime_ns == changed
 
 
 def test_more_trials_and_models_are_added(finished, tmp_path):
-    carry_out(smoke("oct", trials=1, models=("base", "tpl1")), tmp_path)
+    carry_out_here(smoke("oct", trials=1, models=("base", "tpl1")), tmp_path)
     kept = (tmp_path / "trials" / "001" / "base.jsonl").stat().st_mtime_ns
-    carry_out(smoke("oct", trials=1, models=("tpl2",)), tmp_path)
-    carry_out(smoke("oct"), tmp_path)
+    carry_out_here(smoke("oct", trials=1, models=("tpl2",)), tmp_path)
+    carry_out_here(smoke("oct"), tmp_path)
     assert results(tmp_path).equals(results(finished))
     assert (tmp_path / "trials" / "001" / "base.jsonl").stat().st_mtime_ns == kept
     assert len(json.loads((tmp_path / "record.json").read_text())) == 3
@@ -108,33 +115,33 @@ def test_more_trials_and_models_are_added(finished, tmp_path):
 
 def test_other_settings_need_another_folder(finished):
     with pytest.raises(StudyError, match="was started with batch = 16, not 3"):
-        carry_out(smoke("oct", batch=3), finished)
+        carry_out_here(smoke("oct", batch=3), finished)
     with pytest.raises(StudyError, match="was started with study = 'oct', not 'kvasir'"):
-        carry_out(smoke("kvasir"), finished)
+        carry_out_here(smoke("kvasir"), finished)
 
 
 def test_a_second_run_into_one_folder_stops(tmp_path):
     (tmp_path / ".owner").write_text("process 7 on elsewhere")
     with FileLock(tmp_path / ".lock"), pytest.raises(StudyError, match="in use by process 7 on"):
-        carry_out(smoke("oct"), tmp_path)
+        carry_out_here(smoke("oct"), tmp_path)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StudyError, match="Could not read or write"):
-        carry_out(smoke("oct"), tmp_path / "file" / "run")
+        carry_out_here(smoke("oct"), tmp_path / "file" / "run")
 
 
 def test_more_epochs_extend_a_run(tmp_path):
     """Also for a network that had none yet, and one whose checkpoint was removed to save space."""
     few = smoke("oct", trials=1, models=("base", "tpl1"), epochs=1)
-    carry_out(few, tmp_path / "more")
+    carry_out_here(few, tmp_path / "more")
     (tmp_path / "more" / "trials" / "001" / "tpl1.pt").unlink()
     many = smoke("oct", trials=1, models=("base", "tpl1", "tpl2"), epochs=3)
-    carry_out(many, tmp_path / "more")
-    carry_out(many, tmp_path / "whole")
+    carry_out_here(many, tmp_path / "more")
+    carry_out_here(many, tmp_path / "whole")
     assert results(tmp_path / "more").equals(results(tmp_path / "whole"))
-    assert carry_out(few, tmp_path / "more").was_finished  # fewer are not taken away
+    assert carry_out_here(few, tmp_path / "more").was_finished  # fewer are not taken away
     assert results(tmp_path / "more")["epoch"].max() == 3
 
 
@@ -324,7 +331,7 @@ def test_copies_that_the_disk_cannot_hold(monkeypatch):
 # Workers that die
 
 
-def test_a_killed_worker_is_replaced(finished, tmp_path):
+def test_a_killed_worker_is_replaced(by_one_process, tmp_path):
     """The first epochs that are kept cost a worker its life."""
     killed = []
 
@@ -339,13 +346,13 @@ def test_a_killed_worker_is_replaced(finished, tmp_path):
     outcome = carry_out(smoke("oct"), tmp_path, execute=deadly)
     assert len(killed) == 2
     assert not outcome.failures
-    assert results(tmp_path).equals(results(finished))
+    assert results(tmp_path).equals(results(by_one_process))
 
 
 def test_a_unit_that_always_kills_its_worker_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr("tensorprojection.studies.execute.local.work", _die)
     config = smoke("oct", trials=1, models=("base",))
-    outcome = carry_out(config, tmp_path, jobs=1, execute=run_units)
+    outcome = carry_out(config, tmp_path, jobs=1)
     (failure,) = outcome.failures
     assert "ended 3 times with exit code 3" in failure.why
 
@@ -355,7 +362,7 @@ def _die(*_):
 
 
 def test_a_unit_that_diverges_does_not_stop_the_others(tmp_path):
-    outcome = carry_out(smoke("oct", learning_rate=1e30, trials=1), tmp_path)
+    outcome = carry_out_here(smoke("oct", learning_rate=1e30, trials=1), tmp_path)
     assert len(outcome.failures) == 3
     assert all("diverged" in failure.why for failure in outcome.failures)
 
@@ -393,13 +400,13 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
 
     write(images)
     config = smoke("oct", data=str(file), images=None, trials=1, models=("base",))
-    carry_out(config, tmp_path / "run", jobs=1)
+    carry_out_here(config, tmp_path / "run", jobs=1)
     more = config.model_copy(update={"trials": 2})
     write(phantoms.make(72, size=32))
     with pytest.raises(StudyError, match="was started with other images"):
-        carry_out(more, tmp_path / "run", jobs=1)
+        carry_out_here(more, tmp_path / "run", jobs=1)
     write(images)  # the same content, in a file that is newer
-    carry_out(more, tmp_path / "run", jobs=1)
+    carry_out_here(more, tmp_path / "run", jobs=1)
     assert results(tmp_path / "run")["trial"].max() == 2
 
 
@@ -412,13 +419,13 @@ def test_a_file_that_was_moved_is_known_by_its_content(tmp_path):
         return smoke("oct", data=str(path), images=None, trials=1, models=("base",))
 
     here = write("here.npz", phantoms.make(64, size=32))
-    carry_out(here, tmp_path / "run", jobs=1)
+    carry_out_here(here, tmp_path / "run", jobs=1)
     (tmp_path / "here.npz").rename(tmp_path / "there.npz")
     there = here.model_copy(update={"data": str(tmp_path / "there.npz")})
-    carry_out(there.model_copy(update={"trials": 2}), tmp_path / "run", jobs=1)
+    carry_out_here(there.model_copy(update={"trials": 2}), tmp_path / "run", jobs=1)
     assert results(tmp_path / "run")["trial"].max() == 2
     assert read_toml(tmp_path / "run" / "config.toml")["data"] == str(tmp_path / "there.npz")
     others = write("others.npz", phantoms.make(64, size=32, seed=5))
     for trials in (2, 3):  # also where nothing is left to train
         with pytest.raises(StudyError, match=r"other images .*there\.npz', not .*others\.npz"):
-            carry_out(others.model_copy(update={"trials": trials}), tmp_path / "run", jobs=1)
+            carry_out_here(others.model_copy(update={"trials": trials}), tmp_path / "run", jobs=1)

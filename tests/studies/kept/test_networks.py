@@ -11,7 +11,7 @@ from cyclopts import App
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
-from small_runs import carry_out, smoke
+from small_runs import carry_out_here, smoke
 
 import tensorprojection.studies
 from tensorprojection import FrozenProjection
@@ -385,7 +385,7 @@ def test_classes_in_another_order_are_refused(run, tmp_path):
 def test_a_whole_run_keeps_its_networks_and_its_page_names_them(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path / "cache"))
     config = smoke("oct", models=("mpca",), trials=1, epochs=1)
-    carry_out(config, tmp_path / "run", jobs=1)
+    carry_out_here(config, tmp_path / "run")
     from tensorprojection.studies.report.page import write
 
     page = write([tmp_path / "run"], tmp_path).read_text()
