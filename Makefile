@@ -27,6 +27,11 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[test]"
 	@touch $@ $(VENV)/.demo $(VENV)/.kernels
 
+# What only tests marked heavy need: gigabytes, so not for `make test`.
+$(VENV)/.heavy: $(VENV)/.test
+	$(PIP) -e ".[heavy]"
+	@touch $@
+
 # An installation compiles them, if it finds a compiler; this is for what changed since.
 KERNELS := src/tensorprojection/engine/kernels
 $(VENV)/.kernels: $(wildcard $(KERNELS)/csrc/*.[ch])
@@ -46,7 +51,7 @@ lint: $(VENV)/.test $(VENV)/.kernels ## style and types
 test: lint ## lint, types and the tests, without those marked heavy
 	$(BIN)/pytest -n 2 -m "not heavy"
 
-test-all: test ## make test, then the heavy tests; "make test test-all" repeats nothing
+test-all: test $(VENV)/.heavy ## make test, then the heavy tests; "make test test-all" repeats nothing
 	$(BIN)/pytest -n 2 -m heavy || test $$? -eq 5 # 5: no test is marked so
 
 coverage: $(VENV)/.test $(VENV)/.kernels ## what the tests of make test reach, by file; TESTS=tests/nn for some of them

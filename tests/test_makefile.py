@@ -21,7 +21,7 @@ esac
 
 @pytest.fixture
 def make(tmp_path):
-    """``make("test", heavy=1)``: make's exit code, and the calls of pytest it made."""
+    """``make("test", heavy=1)``: make's exit code, and its calls of pytest and of pip."""
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     calls = tmp_path / "calls"
@@ -30,7 +30,7 @@ def make(tmp_path):
         path = tmp_path / "bin" / name
         path.write_text(STAND_IN)
         path.chmod(0o755)
-    for stamp in (".test", ".kernels"):  # all is installed
+    for stamp in (".test", ".kernels", ".heavy"):  # all is installed
         (tmp_path / stamp).touch()
 
     def run(*targets, light=0, heavy=0):
@@ -55,6 +55,16 @@ def test_the_heavy_tests_come_after_the_others(make):
 
 def test_both_in_one_call_repeat_nothing(make):
     assert make("test", "test-all") == (0, ["not heavy", "heavy"])
+
+
+def test_what_only_heavy_tests_need_comes_with_them(make, tmp_path):
+    (tmp_path / ".heavy").unlink()
+    assert make("test") == (0, ["not heavy"])
+    code, (light, installed, heavy) = make("test", "test-all")
+    assert (code, light, heavy) == (0, "not heavy", "heavy")
+    assert installed.startswith("pip install ")
+    assert installed.endswith(" -e .[heavy]")
+    assert make("test-all") == (0, ["not heavy", "heavy"])  # once
 
 
 def test_no_heavy_test_is_no_failure(make):

@@ -80,8 +80,9 @@ def imported(folder):
                         yield argument.value.partition(".")[0]
 
 
-def test_the_extra_for_tests_has_whatever_the_tests_import():
-    declared = {*names(PROJECT["dependencies"]), *names(EXTRAS["test"])}
+def test_the_extras_for_tests_have_whatever_the_tests_import():
+    declared = {*names(PROJECT["dependencies"]), *names(EXTRAS["heavy"])}
+    assert {*names(EXTRAS["test"])} < declared
     own = {PROJECT["name"], *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
     modules = {*imported(ROOT / "tests"), *imported(ROOT / "src"), *imported(ROOT / "examples")}
     modules -= {*sys.stdlib_module_names, *own}

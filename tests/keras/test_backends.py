@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from environments import environment_with
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -22,13 +23,13 @@ EXAMPLES = [ROOM / f"{name}.py" for name in ("__init__", "layers", "authors")]
 PACKAGES = {"torch": ["torch"], "jax": ["jax"], "tensorflow": ["tensorflow", "tensorflow-cpu"]}
 
 
-def command(*arguments):
+def command(*arguments, python=sys.executable):
     """A run of pytest that knows nothing of the tests around it, and takes our warnings for errors.
 
     Warnings of the frameworks themselves are theirs.
     """
     return [
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts="),
+        *(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts="),
         *("-o", "filterwarnings=error:::tensorprojection", "--strict-markers"),
         *("-o", "doctest_optionflags=ELLIPSIS", "--doctest-modules"),
         *("--rootdir", str(ROOT), f"--confcutdir={HERE / 'suite'}"),
@@ -36,7 +37,7 @@ def command(*arguments):
     ]
 
 
-def environment(backend, **more):
+def environment(backend):
     return {
         **os.environ,
         "KERAS_BACKEND": backend,
@@ -45,7 +46,6 @@ def environment(backend, **more):
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "OMP_NUM_THREADS": "1",  # matrices are small, and other tests run beside these
         "OPENBLAS_NUM_THREADS": "1",
-        **more,
     }
 
 
@@ -60,12 +60,12 @@ def require(*distributions):
     return None
 
 
-def run(backend, *arguments, **more):
+def run(backend, *arguments, python=sys.executable):
     require("keras")
     require(*PACKAGES[backend])
     done = subprocess.run(
-        command(*arguments),
-        env=environment(backend, **more),
+        command(*arguments, python=python),
+        env=environment(backend),
         capture_output=True,
         text=True,
         check=False,
@@ -74,9 +74,26 @@ def run(backend, *arguments, **more):
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_suite(backend):
-    run(backend, HERE / "suite", *EXAMPLES, "-m", "not heavy")
+def test_suite_on_torch():
+    run("torch", HERE / "suite", *EXAMPLES, "-m", "not heavy")
+
+
+# On JAX in two processes, which take half of the time where there are two cores.
+LAYERS = [*(HERE / "suite" / f"test_{name}.py" for name in ("layers", "authors")), *EXAMPLES]
+
+
+def test_suite_on_jax():
+    others = sorted({*(HERE / "suite").glob("test_*.py")} - {*LAYERS})
+    errors = f"{LAYERS[0]}::test_errors_are_those_of_the_pytorch_layer"
+    run("jax", *others, errors, "-m", "not heavy")
+
+
+def test_layers_on_jax_where_torch_is_not_installed(tmp_path):
+    require("jax")
+    python = environment_with(tmp_path / "without torch", "jax", "keras", "pytest")
+    torch = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
+    assert b"No module named 'torch'" in torch.stderr
+    run("jax", *LAYERS, "-m", "not heavy", python=python)
 
 
 @pytest.mark.heavy
@@ -90,14 +107,9 @@ def test_suite_on_tensorflow():
     run("tensorflow", HERE / "suite", *EXAMPLES)
 
 
-def test_where_torch_is_not_installed():
-    run(
-        "jax",
-        HERE / "suite" / "test_layers.py",
-        "-k",
-        "saved or errors",
-        TENSORPROJECTION_WITHOUT_TORCH="1",
-    )
+def test_a_backend_that_is_absent_is_named():
+    with pytest.raises(pytest.skip.Exception, match=r"^no-such is not installed: pip install no-"):
+        require("no-such", "no-such-cpu")
 
 
 if __name__ == "__main__":

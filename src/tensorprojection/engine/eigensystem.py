@@ -133,16 +133,8 @@ def _spread(ascending: Tensor) -> float:
 
 def _check_scale(M: Tensor, A: Tensor, name: str) -> None:
     if not bool(torch.isfinite(M).all()):
-        finite = bool(torch.isfinite(A).all())
-        raise DivergedError(
-            f"{name} is too large for its square to be represented."
-            if finite
-            else f"{name} contains NaN or infinity: the training has most likely diverged. "
-            "Look at the loss and the gradients of the steps before this one."
-        )
+        if bool(torch.isfinite(A).all()):
+            raise DivergedError(f"{name} is too large for its square to be represented.")
+        raise DivergedError.not_finite(name)
     if not bool((M.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
-        raise DivergedError(
-            f"{name} is all zeros, or so small that its square and what eps adds to it vanish. "
-            f"With eps_mode='relative' the scale of {name} is the unit of eps, so it needs one: "
-            "start from other values, or use eps_mode='absolute' with an eps that counts."
-        )
+        raise DivergedError.no_scale(name)

@@ -98,6 +98,9 @@ class _Projection(keras.layers.Layer):  # type: ignore[misc]
         for x in args[:1] or [kwargs.get("inputs")]:
             if hasattr(x, "dtype") and hasattr(x, "shape"):
                 self._check(x)
+                if self.built and not ops.is_symbolic(x):
+                    for name, W in zip(self.W_names, self.Ws, strict=True):
+                        ops.check_weight(name, W, self.eps_mode)
         return super().__call__(*args, **kwargs)
 
     def _check(self, x: Any) -> None:

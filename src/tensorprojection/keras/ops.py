@@ -17,9 +17,10 @@ from math import prod
 from typing import Any
 
 import keras
+import numpy as np
 
 from ..eps import EpsMode, check_eps
-from ..errors import ProjectionError, ProjectionValueError
+from ..errors import DivergedError, ProjectionError, ProjectionValueError
 
 Matrices = Sequence[Any]
 
@@ -79,6 +80,25 @@ def is_traced(x: Any) -> bool:
     """Whether x stands for a value in a graph that is being built."""
     traced: bool = _backend.is_traced(x)
     return traced
+
+
+def is_symbolic(x: Any) -> bool:
+    """Whether x has no numbers: in a graph that is being built, or in Keras's own."""
+    return bool(keras.backend.is_keras_tensor(x)) or is_traced(x)
+
+
+def check_weight(name: str, variable: Any, eps_mode: EpsMode) -> None:
+    """Names a W that has diverged, where it has numbers that can be looked at."""
+    if variable is None or keras.backend.backend() == "torch":  # whose own node does it
+        return
+    W = variable.value
+    if is_traced(W) or not getattr(W, "is_fully_addressable", True):  # JAX, on several machines
+        return
+    numbers = keras.ops.convert_to_numpy(W)
+    if not np.isfinite(numbers).all():
+        raise DivergedError.not_finite(name)
+    if eps_mode == "relative" and not numbers.any():
+        raise DivergedError.no_scale(name)
 
 
 def _multilinear(x: Any, Us: Matrices, *, transposed: bool) -> Any:

@@ -48,27 +48,44 @@ def _float64(gradients):
 
 def hessian(function, array):
     """The second derivatives as a matrix, by differentiating backward twice."""
+    return hessian_of(function)(array)
+
+
+def hessian_of(function):
+    """The same as a function of the array, and of other arguments; JAX compiles it once."""
+
+    def by_tape(x, *others):
+        import tensorflow as tf
+
+        x = tf.constant(x)
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                value = function(x, *others)
+            first = inner.gradient(value, x)
+        return outer.jacobian(first, x)
+
+    def by_torch(x, *others):
+        import torch
+
+        return torch.autograd.functional.hessian(lambda x: function(x, *others), torch.tensor(x))
+
     match keras.backend.backend():
         case "jax":
             import jax
 
-            found = jax.jit(jax.jacrev(jax.grad(function)))(jax.numpy.asarray(array))
+            second = jax.jit(jax.jacrev(jax.grad(function)))
         case "tensorflow":
-            import tensorflow as tf
-
-            x = tf.constant(array)
-            with tf.GradientTape() as outer:
-                outer.watch(x)
-                with tf.GradientTape() as inner:
-                    inner.watch(x)
-                    value = function(x)
-                first = inner.gradient(value, x)
-            found = outer.jacobian(first, x)
+            second = by_tape
         case _:
-            import torch
+            second = by_torch
 
-            found = torch.autograd.functional.hessian(function, torch.tensor(array))
-    return np.asarray(keras.ops.convert_to_numpy(found), np.float64).reshape(array.size, -1)
+    def as_matrix(array, *others):
+        (found,) = _float64([second(array, *others)])
+        return found.reshape(array.size, -1)
+
+    return as_matrix
 
 
 def compiled(function):

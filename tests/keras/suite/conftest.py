@@ -1,27 +1,13 @@
 """What the suite shares. Its oracle is that of the PyTorch layer's tests: NumPy, in float64."""
 
-import os
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2]))  # for oracle.py
-
-
-class WithoutTorch:
-    """An import of torch fails as it does where it is not installed."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-if os.environ.get("TENSORPROJECTION_WITHOUT_TORCH"):
-    sys.meta_path.insert(0, WithoutTorch())
-
-import keras  # noqa: E402 (what it may import is settled above)
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf

@@ -25,9 +25,13 @@ def example(name):
     ("study", "make"), [("oct", "network"), ("chest", "head"), ("kvasir", "network")]
 )
 def test_parameters_are_those_of_tpl_summary(study, make):
-    summary = pytest.importorskip("tensorprojection.studies.summary", exc_type=ImportError)
+    for package in ("cyclopts", "monai", "polars", "pydantic"):
+        pytest.importorskip(package, reason=f"the studies need {package}")
+    from tensorprojection.studies.registry import find_study
+    from tensorprojection.studies.report.summary import tables
+
     namespace = example(f"{study}.py")
-    totals = {table.form: table.total for table in summary.tables(study)}
+    totals = {table.form: table.total for table in tables(find_study(study))}
     for form in namespace["FORMS"]:
         model = namespace[make](form)
         assert sum(prod(w.shape) for w in model.trainable_weights) == totals[form], form

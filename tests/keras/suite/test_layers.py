@@ -11,7 +11,7 @@ import oracle
 import pytest
 
 from tensorprojection import start_values
-from tensorprojection.errors import ProjectionTypeError, ProjectionValueError
+from tensorprojection.errors import DivergedError, ProjectionTypeError, ProjectionValueError
 from tensorprojection.keras import FrozenProjection, TensorProjection, TransposeTensorProjection
 
 LAYERS = [TensorProjection, TransposeTensorProjection]
@@ -397,6 +397,29 @@ def test_one_batch_axis():
     assert "one batch axis and 2 modes, got an input of shape (2, 4, 6, 5)" in message(
         ProjectionValueError, lambda: layer(np.ones((2, 4, 6, 5), np.float32))
     )
+
+
+def test_a_W_that_has_diverged_is_named():
+    x = np.ones((2, 6, 5), np.float32)
+    for value in (np.nan, np.inf):
+        layer = TensorProjection((3, 2))
+        layer.build((None, 6, 5))
+        layer.W2.assign(np.full((5, 2), value))
+        assert "W2 contains NaN or infinity" in message(DivergedError, layer, x)
+    layer = TensorProjection((3, 2), eps_mode="relative", kernel_initializer=("dct", "zeros"))
+    assert layer(keras.Input((6, 5))).shape == (None, 3, 2)  # nothing is computed
+    assert "W2 is all zeros" in message(DivergedError, layer, x)
+    layer = TensorProjection((3, 2), kernel_initializer="zeros")  # which ε makes harmless
+    assert not array(layer(x)).any()
+
+
+def test_in_a_compiled_model_it_gives_nan(backend):
+    if backend == "torch":
+        pytest.skip("the backend torch compiles nothing here")
+    layer = TensorProjection((3, 2))
+    model = keras.Sequential([keras.Input((6, 5)), layer])
+    layer.W1.assign(np.full((6, 3), np.nan))
+    assert np.isnan(model.predict(np.ones((2, 6, 5), np.float32), verbose=0)).all()
 
 
 def test_unknown_names():
