@@ -36,3 +36,6 @@ class PerWeights(Generic[Thing]):
         if found is None:
             self._things[W] = found = self._make()
         return found
+
+    def __len__(self) -> int:
+        return len(self._things)
