@@ -236,7 +236,7 @@ def test_dynamo_has_little_to_check():
         layer, backend="aot_eager", options={"guard_filter_fn": lambda g: count(guards, g)}
     )
     run(torch.randn(3, 8, 6, 5))
-    assert len(guards) <= 100
+    assert 0 < len(guards) <= 80
 
 
 def count(guards, found):

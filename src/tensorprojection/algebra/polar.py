@@ -102,7 +102,7 @@ def polar(
     with no_autocast(W):
         U: Tensor
         products, looks_on = by_products(W), onlooker(W)
-        if looks_on is not Onlooker.TRANSFORM and not products:
+        if looks_on != Onlooker.TRANSFORM and not products:  # Dynamo has a copy of it
             U = usual.apply(W, *options, name)
         elif ignores_rules(W):
             U = polar_unrolled(W, *options)  # see Note [Ordinary operations]

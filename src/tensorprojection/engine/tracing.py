@@ -63,7 +63,8 @@ def in_dynamo() -> bool:
 def onlooker_in_compiler() -> Onlooker:
     """Which of a compiler's users looks on; only where `in_compiler` holds.
 
-    A constant to Dynamo: one thing to check at each call of what it compiled, not a dozen.
+    A constant to Dynamo: one thing to check at each call of what it compiled, not a dozen. To it
+    the answer equals a member of the enumeration, and is not the same object: compare by ==.
     """
     if torch_private.is_exporting():
         return Onlooker.EXPORTER
