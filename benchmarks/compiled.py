@@ -4,7 +4,7 @@ That is disturbed least by a busy machine.
 
     python benchmarks/compiled.py --rounds 15
 
-One line per case and memory format: compiled / eager, median and quartiles over rounds in turns, and
+One line per case and memory format: compiled / eager, median and quartiles over rounds, and
 what compiling adds. The last line is the floor: a graph of the same form that computes nothing.
 """
 
