@@ -489,6 +489,7 @@ def test_a_copy_without_a_wait_is_followed_by_an_event(monkeypatch):
             order.append("event")
 
         def query(self):
+            order.append("query")
             return Event.passed
 
     monkeypatch.setattr(flag_file, "_pinned_like", lambda norm: Place())
@@ -501,6 +502,11 @@ def test_a_copy_without_a_wait_is_followed_by_an_event(monkeypatch):
     assert arrival.ready()
     assert arrival.numbers()[:2] == [1.0, 1.0]
     assert np.isnan(arrival.numbers()[2])
+    # Asking an event while a graph is captured would end the capture.
+    monkeypatch.setattr(flag_file, "_is_capturing", lambda device: True)
+    asked = order.count("query")
+    assert not arrival.ready()
+    assert order.count("query") == asked
 
 
 def test_nothing_is_copied_while_a_graph_is_captured(monkeypatch):

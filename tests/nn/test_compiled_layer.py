@@ -1,5 +1,7 @@
 """Under torch.compile a layer is one opaque operator each way, whoever computes it."""
 
+import gc
+
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -11,6 +13,7 @@ from tensorprojection.engine import dispatch
 from tensorprojection.engine.device.engine import DeviceEngine
 from tensorprojection.engine.kernels.library import load
 from tensorprojection.engine.torch_engine import TORCH, TorchEngine
+from tensorprojection.nn.compiled import _kept
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -93,7 +96,66 @@ def test_without_gradients_it_is_one_operator_too(way):
     run, calls = compiled(layer)
     with torch.no_grad():
         assert_close(run(x), layer(x))
-    assert calls == {"forward": [f"tensorprojection.{SUFFIX[way]}.default"], "backward": []}
+    op = "device_layer" if way == "device" else "kept_layer"
+    assert calls == {"forward": [f"tensorprojection.{op}.default"], "backward": []}
+
+
+# In eval mode the operator keeps the U's, as the layer itself does in eager mode.
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """How often U was made."""
+    torch._dynamo.reset()
+    count = []
+    given = TorchEngine.polar
+    monkeypatch.setattr(TorchEngine, "polar", lambda *args: count.append(args[-1]) or given(*args))
+    with dispatch.use(TORCH):
+        yield count
+
+
+@pytest.mark.parametrize("no_gradients", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", ["all modes", "one left alone", "transposed"])
+def test_eval_mode_makes_U_once_and_sees_every_change_of_W(name, no_gradients, made):
+    layer = LAYERS[name]().eval()
+    modes = sum(W is not None for W in layer.Ws)
+    x = torch.randn(3, *layer.in_shape)
+    run, _ = compiled(layer)
+    with no_gradients():
+        assert torch.equal(run(x), run(x))
+    assert len(made) == modes
+    for change in (lambda: layer.W2.data.mul_(torch.rand(1, layer.W2.shape[1])), layer.double):
+        change()
+        x = x.to(layer.W2.dtype)
+        made.clear()
+        with no_gradients():
+            found = run(x)
+            assert len(made) == modes
+            assert torch.equal(found, layer(x))  # to the bit
+
+
+def test_what_is_kept_goes_with_the_layer(made):
+    layer = LAYERS["all modes"]().eval()
+    run, _ = compiled(layer)
+    with torch.no_grad():
+        run(torch.randn(3, 8, 6, 5))
+    assert len(_kept) == 1
+    torch._dynamo.reset()
+    del layer, run
+    gc.collect()
+    assert len(_kept) == 0
+
+
+def test_training_and_frozen_parameters_keep_nothing(made):
+    layer = LAYERS["all modes"]()
+    x = torch.randn(3, 8, 6, 5, requires_grad=True)
+    run, _ = compiled(layer)
+    with torch.no_grad():
+        run(x), run(x)
+    assert len(made) == 6
+    layer.eval().requires_grad_(False)
+    (dx,) = torch.autograd.grad(run(x).sum(), x)
+    assert_close(dx, torch.autograd.grad(layer(x).sum(), x)[0])
 
 
 @pytest.mark.parametrize("without", ["x", "W2", "all W's"])
@@ -139,10 +201,53 @@ def test_a_diverged_W_is_named():
         run(torch.randn(3, 8, 6, 5))
 
 
+def test_a_W_that_diverged_on_a_device_is_named_at_the_next_call():
+    torch._dynamo.reset()
+    layer = LAYERS["all modes"]()
+    x = torch.randn(3, 8, 6, 5)
+    with dispatch.use(DeviceEngine()):
+        run, calls = compiled(layer)
+        run(x), run(x)
+        with torch.no_grad():
+            layer.W2[0, 0] = float("nan")
+        assert run(x).isnan().any()
+        with pytest.raises(tp.DivergedError, match="W2 contained NaN or infinity in a step before"):
+            run(x)
+    assert len(calls["forward"]) == 1  # in one piece
+
+
+def test_a_second_derivative_is_refused_by_torch_itself():
+    """Of anything that AOTAutograd compiled; not by a wrong number."""
+    torch._dynamo.reset()
+    layer = LAYERS["all modes"]()
+    x = torch.randn(3, 8, 6, 5, requires_grad=True)
+    run, _ = compiled(layer)
+    (dx,) = torch.autograd.grad(run(x).pow(2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        torch.autograd.grad(dx.pow(2).sum(), x)
+
+
+def test_dynamo_has_little_to_check():
+    """Every function that it follows is checked at every call: a bound, with some room."""
+    torch._dynamo.reset()
+    guards = []
+    layer = LAYERS["all modes"]()
+    run = torch.compile(
+        layer, backend="aot_eager", options={"guard_filter_fn": lambda g: count(guards, g)}
+    )
+    run(torch.randn(3, 8, 6, 5))
+    assert 0 < len(guards) <= 80
+
+
+def count(guards, found):
+    guards += found
+    return [True] * len(found)
+
+
 @pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="this torch has no such tag")
 def test_what_a_cuda_graph_cannot_hold_says_so():
     ops = torch.ops.tensorprojection
-    unsafe = {"layer", "layer_grad", "polar", "polar_grad"}
+    unsafe = {"layer", "layer_grad", "kept_layer", "polar", "polar_grad"}
     safe = {"device_layer", "device_layer_grad", "map", "gradients"}
     for name in unsafe | safe:
         tags = getattr(ops, name).default.tags

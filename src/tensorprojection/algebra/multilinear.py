@@ -13,9 +13,10 @@ from ..engine import torch_private
 from ..engine.dispatch import engine
 from ..engine.dtypes import cast, check_floating, map_dtype, no_autocast
 from ..engine.layout import Matrices, inverse, memory_order, order_of_modes
+from ..engine.operators import opaque
 from ..engine.products import derivative_dtype
 from ..engine.saved import save, saved
-from ..engine.tracing import Onlooker, onlooker
+from ..engine.tracing import Onlooker, in_compiler, in_jit_trace, is_exported, onlooker
 from ..errors import ProjectionTypeError, ProjectionValueError
 
 
@@ -73,7 +74,7 @@ def times(x: Tensor, A: Tensor, axis: int) -> Tensor:
 
 def composed(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
     """The map as a chain of ordinary operations, in the order in which x lies in memory."""
-    if torch_private.in_jit_trace():  # which would take sizes for constants, or for tensors
+    if in_jit_trace():  # which would take sizes for constants, or for tensors
         for k, U in enumerate(Us):
             if U is not None:
                 x = times(x, U.transpose(0, 1) if transposed else U, k - len(Us))
@@ -99,7 +100,7 @@ def composed(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
 
 def _order(x: Tensor, b: int) -> tuple[int, ...]:
     """The order in which x lies in memory, its first b axes being batch axes."""
-    if torch_private.is_exporting():
+    if is_exported():
         # A comparison of sizes would be taken for a condition on the batch.
         return order_of_modes(x.stride(), b)
     return memory_order(x, b)
@@ -116,7 +117,7 @@ class _Planned(torch.autograd.Function):
     def forward(ctx: Any, transposed: bool, x: Tensor, *Us: Tensor | None) -> Tensor:
         ctx.transposed = transposed
         save(ctx, x, *Us)
-        run: Any = _map_op if torch.compiler.is_compiling() else _map_values
+        run: Any = _map_op if in_compiler() else _map_values
         result: Tensor = run(x, list(Us), transposed, x)
         return result
 
@@ -132,9 +133,9 @@ class _Planned(torch.autograd.Function):
             return None, *map_gradients(x, grad, Us, ctx.transposed, ctx.needs_input_grad[1:])
         _, want_x, *want_Us = ctx.needs_input_grad
         if not any(want_Us):
-            run_map: Any = _map_op if torch.compiler.is_compiling() else _map_values
+            run_map: Any = _map_op if in_compiler() else _map_values
             return None, run_map(grad, Us, not ctx.transposed, x), *[None] * len(Us)
-        run: Any = _gradients_op if torch.compiler.is_compiling() else _gradient_values
+        run: Any = _gradients_op if in_compiler() else _gradient_values
         grad_x, *grad_Us = run(x, grad, Us, ctx.transposed, want_x)
         by_mode = iter(cast(g, x.dtype) for g in grad_Us)
         return (
@@ -184,14 +185,7 @@ def _gradient_values(
     return [x.new_empty(0) if grad_x is None else grad_x, *(g for g in grad_Us if g is not None)]
 
 
-_map_op = torch.library.custom_op("tensorprojection::map", _map_values, mutates_args=())
-_gradients_op = torch.library.custom_op(
-    "tensorprojection::gradients", _gradient_values, mutates_args=()
-)
-
-
-@_map_op.register_fake
-def _(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
+def _fake_map(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Tensor:
     b = x.ndim - len(Us)
     axes = _order(like, b)
     shape = list(x.shape)
@@ -201,8 +195,7 @@ def _(x: Tensor, Us: list[Tensor | None], transposed: bool, like: Tensor) -> Ten
     return x.new_empty([shape[a] for a in axes]).permute(inverse(axes))
 
 
-@_gradients_op.register_fake
-def _(
+def _fake_gradients(
     x: Tensor, grad: Tensor, Us: list[Tensor | None], transposed: bool, want_x: bool
 ) -> list[Tensor]:
     grad_x = x.new_empty(0)
@@ -213,6 +206,20 @@ def _(
         grad_x,
         *(U.new_empty(U.shape, dtype=derivative_dtype(U.dtype)) for U in Us if U is not None),
     ]
+
+
+_map_op = opaque(
+    "map",
+    "(Tensor x, Tensor?[] Us, bool transposed, Tensor like) -> Tensor",
+    _map_values,
+    _fake_map,
+)
+_gradients_op = opaque(
+    "gradients",
+    "(Tensor x, Tensor grad, Tensor?[] Us, bool transposed, bool want_x) -> Tensor[]",
+    _gradient_values,
+    _fake_gradients,
+)
 
 
 def _check(x: Tensor, Us: Matrices, transposed: bool) -> None:

@@ -26,16 +26,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine import torch_private
 from ..engine.device.polar import polar_by_products
 from ..engine.device.unrolled import polar_unrolled
 from ..engine.dispatch import by_products, engine
 from ..engine.dtypes import check_floating, has_float64, in_float64, no_autocast
 from ..engine.interface import Polar
-from ..engine.layer_ops import WAITS
+from ..engine.operators import WAITS, opaque
 from ..engine.saved import save, saved
 from ..engine.torch_engine import lyapunov, through_gram, trace
-from ..engine.tracing import Onlooker, in_transform, is_opaque, onlooker
+from ..engine.tracing import (
+    Onlooker,
+    compiles_forward_mode,
+    ignores_rules,
+    in_compiler,
+    in_transform,
+    is_opaque,
+    onlooker,
+)
 from ..eps import EpsMode, check_eps
 from ..errors import ProjectionError, ProjectionValueError
 
@@ -77,7 +84,7 @@ def polar(
         raise ProjectionValueError(
             f"Expected {name} of shape (..., p, q) with 1 <= q <= p, got {tuple(W.shape)}."
         )
-    if torch.compiler.is_compiling() and torch_private.in_forward_mode():
+    if compiles_forward_mode():
         # Dynamo silently drops a Function's rule for it (pytorch/pytorch#192985), and has crashed
         # the process on ordinary operations.
         raise ProjectionError(
@@ -95,9 +102,9 @@ def polar(
     with no_autocast(W):
         U: Tensor
         products, looks_on = by_products(W), onlooker(W)
-        if looks_on is not Onlooker.TRANSFORM and not products:
+        if looks_on != Onlooker.TRANSFORM and not products:  # Dynamo has a copy of it
             U = usual.apply(W, *options, name)
-        elif torch.compiler.is_compiling() or torch_private.jvp_levels(W) > 1:
+        elif ignores_rules(W):
             U = polar_unrolled(W, *options)  # see Note [Ordinary operations]
         elif products:
             U = polar_by_products(W, *options)
@@ -124,23 +131,30 @@ def _polar_grad_values(
     return engine().polar_grad(W, grad_U, Polar(W, G, V, s), eps, relative)
 
 
-_polar_op = torch.library.custom_op(
-    "tensorprojection::polar", _polar_values, mutates_args=(), tags=WAITS
-)
-_polar_grad_op = torch.library.custom_op(
-    "tensorprojection::polar_grad", _polar_grad_values, mutates_args=(), tags=WAITS
-)
-
-
-@_polar_op.register_fake
-def _(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Any:
+def _fake_polar(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Any:
     M = W.new_empty((*W.shape[:-2], W.shape[-1], W.shape[-1]), dtype=torch.float64)
     return W.new_empty(W.shape, dtype=dtype), M, torch.empty_like(M), M.new_empty(M.shape[:-1])
 
 
-@_polar_grad_op.register_fake
-def _(W: Tensor, *_: Any) -> Tensor:
+def _fake_polar_grad(W: Tensor, *_: Any) -> Tensor:
     return W.new_empty(W.shape)
+
+
+_polar_op = opaque(
+    "polar",
+    "(Tensor W, float eps, bool relative, ScalarType dtype, str name)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    _polar_values,
+    _fake_polar,
+    WAITS,
+)
+_polar_grad_op = opaque(
+    "polar_grad",
+    "(Tensor W, Tensor grad_U, Tensor G, Tensor V, Tensor s, float eps, bool relative) -> Tensor",
+    _polar_grad_values,
+    _fake_polar_grad,
+    WAITS,
+)
 
 
 def polar_values(W: Tensor, eps: float, relative: bool, dtype: torch.dtype, name: str) -> Polar:
@@ -163,8 +177,13 @@ def polar_by_svd(W: Tensor, eps: float, relative: bool, dtype: torch.dtype) -> T
 
 
 def _call(function: type[torch.autograd.Function], *args: Any) -> Any:
+<<<<<<< HEAD
     """Applies the function; outside of torch.compile, its variant that supports forward mode."""
     chosen: Any = function if torch.compiler.is_compiling() else _FORWARD[function]
+=======
+    """Applies the function; where no compiler looks on, the one that knows forward mode."""
+    chosen: Any = function if in_compiler() else _FORWARD[function]
+>>>>>>> wt-compile
     return chosen.apply(*args)
 
 

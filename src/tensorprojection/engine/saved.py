@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import ProjectionError
 from .dtypes import cast
+from .tracing import in_compiler
 
 Kind = tuple[torch.Size, torch.dtype] | None
 
@@ -21,8 +22,7 @@ Kind = tuple[torch.Size, torch.dtype] | None
 def save(ctx: Any, *tensors: Tensor | None) -> None:
     """``ctx.save_for_backward``, with a note of what was saved."""
     # A compiler runs no hooks, and need not see the note.
-    compiling = torch.compiler.is_compiling()
-    ctx.kinds = None if compiling else [t if t is None else (t.shape, t.dtype) for t in tensors]
+    ctx.kinds = None if in_compiler() else [t if t is None else (t.shape, t.dtype) for t in tensors]
     ctx.save_for_backward(*tensors)
 
 

@@ -83,12 +83,6 @@ def mark_constant(function: Any) -> Any:
     return function
 
 
-@mark_constant
-def compiles_transform() -> bool:
-    """Inside of Dynamo, which calls this while it traces: whether that is inside torch.func."""
-    return _functorch.peek_interpreter_stack() is not None
-
-
 def in_forward_mode() -> bool:
     """Whether a level of forward-mode differentiation is open."""
     return forward_ad._current_level >= 0
@@ -119,12 +113,6 @@ def is_exporting() -> bool:
 
 # Before, Dynamo takes any W that functional_call puts in place for the parameter itself.
 KNOWS_PARAMETERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-
-
-def is_strict_parameter(W: Tensor) -> bool:
-    """In a strict export, by Dynamo: whether W is known to be simply the layer's parameter."""
-    strict = KNOWS_PARAMETERS and torch.compiler.is_dynamo_compiling()
-    return strict and isinstance(W, torch.nn.Parameter)
 
 
 def real_tensor(W: Tensor) -> Tensor | None:

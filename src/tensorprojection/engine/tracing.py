@@ -36,10 +36,9 @@ class Onlooker(Enum):
 
 def onlooker(*tensors: Tensor | None) -> Onlooker:
     """Who looks on at operations on these tensors."""
-    if torch.compiler.is_compiling():
-        if torch_private.is_exporting():
-            return Onlooker.EXPORTER
-        return Onlooker.TRANSFORM if torch_private.compiles_transform() else Onlooker.COMPILER
+    if in_compiler():
+        who: Onlooker = onlooker_in_compiler()
+        return who
     given = [x for x in tensors if x is not None]
     if in_transform(*given):
         return Onlooker.TRANSFORM
@@ -50,9 +49,64 @@ def onlooker(*tensors: Tensor | None) -> Onlooker:
     return Onlooker.NOBODY
 
 
+def in_compiler() -> bool:
+    """Whether torch.compile or torch.export is at work: the code is followed, not run."""
+    return torch.compiler.is_compiling()
+
+
+def in_dynamo() -> bool:
+    """Whether it is followed by Dynamo, as by torch.compile and by a strict torch.export."""
+    return torch.compiler.is_dynamo_compiling()
+
+
+@torch_private.mark_constant
+def onlooker_in_compiler() -> Onlooker:
+    """Which of a compiler's users looks on; only where `in_compiler` holds.
+
+    A constant to Dynamo: one thing to check at each call of what it compiled, not a dozen. To it
+    the answer equals a member of the enumeration, and is not the same object: compare by ==.
+    """
+    if torch_private.is_exporting():
+        return Onlooker.EXPORTER
+    return Onlooker.TRANSFORM if torch_private.in_functorch() else Onlooker.COMPILER
+
+
+def is_exported() -> bool:
+    """Whether torch.export is at work."""
+    return torch_private.is_exporting()
+
+
+def is_strict_parameter(W: Tensor) -> bool:
+    """In a strict export, by Dynamo: whether W is known to be simply the layer's parameter."""
+    return torch_private.KNOWS_PARAMETERS and in_dynamo() and isinstance(W, Parameter)
+
+
+def in_jit_trace() -> bool:
+    """Whether torch.jit.trace is at work, which takes what is computed from sizes for constants."""
+    return torch_private.in_jit_trace()
+
+
+def compiles_forward_mode() -> bool:
+    """Whether forward mode is followed by a compiler."""
+    return in_compiler() and torch_private.in_forward_mode()
+
+
+def ignores_rules(x: Tensor) -> bool:
+    """Whether somebody looks on who does not follow a torch.autograd.Function's rules in full.
+
+    To be asked inside of a transform: see Note [Ordinary operations] in device/unrolled.py.
+    """
+    return in_compiler() or torch_private.jvp_levels(x) > 1
+
+
+def is_ordinary(x: Tensor) -> bool:
+    """Whether x is a tensor of torch's own kind, not of a subclass with ideas of its own."""
+    return type(x) in _ORDINARY
+
+
 def has_values(x: Tensor) -> bool:
     """Whether x is an ordinary tensor with numbers in it: not meta, not a stand-in of a tracer."""
-    return type(x) in _ORDINARY and not x.is_meta
+    return is_ordinary(x) and not x.is_meta
 
 
 def in_transform(*tensors: Tensor) -> bool:
@@ -60,7 +114,7 @@ def in_transform(*tensors: Tensor) -> bool:
 
     Inside of a compiler the answer is no: it takes transforms apart itself.
     """
-    if torch.compiler.is_compiling():
+    if in_compiler():
         return False
     if torch_private.in_functorch():
         return True
@@ -73,7 +127,7 @@ def in_transform(*tensors: Tensor) -> bool:
 
 def is_opaque(*tensors: Tensor) -> bool:
     """Whether what depends on values must be one operator that nobody looks into."""
-    if torch.compiler.is_compiling() or torch_private.in_jit_trace():
+    if in_compiler() or torch_private.in_jit_trace():
         return True
     return torch_private.in_tracing_mode() or not all(map(has_values, tensors))
 

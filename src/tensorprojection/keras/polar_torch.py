@@ -12,9 +12,10 @@ from ..algebra.polar import polar as _polar
 from ..engine import torch_private
 from ..engine.dtypes import map_dtype
 from ..engine.interface import LayerOptions
+from ..engine.tracing import in_jit_trace, is_exported
 from ..eps import EpsMode
+from ..nn.compiled import project_by_weights as one_node
 from ..nn.fused import can_be_one_node
-from ..nn.fused import project_by_weights as one_node
 
 
 def polar(W: torch.Tensor, eps: float, relative: bool) -> torch.Tensor:
@@ -45,4 +46,4 @@ def concrete(variable: Any) -> Any:
 
 
 def is_traced(x: Any) -> bool:
-    return torch_private.is_exporting() or torch_private.in_jit_trace()
+    return is_exported() or in_jit_trace()

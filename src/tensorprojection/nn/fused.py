@@ -3,7 +3,8 @@
 Note [One node per layer]
     A layer's step is two dozen small calls around two or three large ones, and every node of
     autograd adds some 50 µs of its own. So a layer that trains is one node, and where the compiled
-    kernels serve, one call each way. A compiler sees one opaque operator each way (layer_ops.py).
+    kernels serve, one call each way. A compiler sees one opaque operator each way (layer_ops.py);
+    Dynamo, the whole as one operator (compiled.py), so that it never follows what is here.
     What cannot be one node, a transform of torch.func, an exporter, a backward pass that is to be
     differentiated itself, gets `polar` and `project` one after the other, which are the same
     functions.
@@ -26,8 +27,7 @@ from ..engine.interface import Engine, LayerOptions, SavedForBackward
 from ..engine.layer_ops import run_layer, run_layer_grad
 from ..engine.layout import Matrices
 from ..engine.saved import save, saved
-from ..engine.tracing import Onlooker, onlooker
-from ..eps import EpsMode
+from ..engine.tracing import Onlooker, in_transform, is_opaque, onlooker
 
 
 def can_be_one_node(x: Tensor, Ws: Matrices) -> bool:
@@ -37,32 +37,34 @@ def can_be_one_node(x: Tensor, Ws: Matrices) -> bool:
     return onlooker(x, *Ws) in (Onlooker.NOBODY, Onlooker.MODE, Onlooker.COMPILER)
 
 
-def project_by_weights(x: Tensor, Ws: Matrices, options: LayerOptions) -> Tensor:
+def project_in_one_node(x: Tensor, Ws: Matrices, options: LayerOptions) -> Tensor:
     """The layer's output from its input and its W's, one per mode or None."""
     if not autocasts(x):
-        return _apply(x, Ws, options)
+        return apply_node(x, Ws, options)
     x = cast(x, map_dtype(x))
     with no_autocast(x):
-        return _apply(x, Ws, options)
+        return apply_node(x, Ws, options)
 
 
-def _apply(x: Tensor, Ws: Matrices, options: LayerOptions) -> Tensor:
+def apply_node(x: Tensor, Ws: Matrices, options: LayerOptions) -> Tensor:
+    """The same where autocast is off, or leaves x as it is."""
     node: Any = _Node
-    compiled: Any = _CompiledNode
-    z: Tensor
-    if torch.compiler.is_compiling():
-        z = compiled.apply(options.transposed, options.eps, options.eps_mode, x, *Ws)
-    else:
-        z = node.apply(options, x, *Ws)
+    z: Tensor = node.apply(options, x, *Ws)
     return z
 
 
 class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, options: LayerOptions, x: Tensor, *Ws: Tensor | None) -> Tensor:
+        ctx.options, ctx.order = options, len(Ws)
+        if is_opaque(*(t for t in (x, *Ws) if t is not None)):
+            ctx.engine = ctx.context = ctx.kinds = None
+            z, *tensors = run_layer(x, Ws, options.transposed, options.eps, options.relative)
+            ctx.save_for_backward(x, *Ws, *tensors)
+            return z
         used: Engine = engine(*Ws)
         z, kept = used.forward(x, Ws, options)
-        ctx.engine, ctx.options, ctx.order, ctx.context = used, options, len(Ws), kept.context
+        ctx.engine, ctx.context = used, kept.context
         save(ctx, x, *Ws, *kept.tensors)
         return z
 
@@ -75,45 +77,17 @@ class _Node(torch.autograd.Function):
 def _gradients(ctx: Any, grad: Tensor) -> Sequence[Tensor | None]:
     """dL/dx and dL/dW by mode."""
     x, *rest = saved(ctx)
-    Ws, kept = rest[: ctx.order], SavedForBackward(tuple(rest[ctx.order :]), ctx.context)
+    Ws, kept = rest[: ctx.order], rest[ctx.order :]
     wanted, options = ctx.needs_input_grad[1:], ctx.options
-    if torch.is_grad_enabled() or onlooker(x, grad, *Ws) not in (Onlooker.NOBODY, Onlooker.MODE):
+    if torch.is_grad_enabled() or in_transform(x, grad):
+        return _differentiable(x, grad, Ws, options, wanted)
+    if ctx.engine is None:
+        numbers = options.transposed, options.eps, options.relative
+        return run_layer_grad(x, grad, Ws, kept, *numbers, wanted)
+    if onlooker(x, grad, *Ws) not in (Onlooker.NOBODY, Onlooker.MODE):
         return _differentiable(x, grad, Ws, options, wanted)
     used: Engine = ctx.engine
-    return used.backward(x, grad, Ws, kept, options, wanted)
-
-
-class _CompiledNode(torch.autograd.Function):
-    """The same for a compiler, which follows a Function, and has operators in its graph."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        transposed: bool,
-        eps: tuple[float, ...],
-        eps_mode: EpsMode,
-        x: Tensor,
-        *Ws: Tensor | None,
-    ) -> Tensor:
-        z, *kept = run_layer(x, Ws, transposed, eps, eps_mode == "relative")
-        ctx.transposed, ctx.eps, ctx.eps_mode, ctx.order = transposed, eps, eps_mode, len(Ws)
-        ctx.save_for_backward(x, *Ws, *kept)
-        return z
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        x, *rest = ctx.saved_tensors
-        Ws, kept = rest[: ctx.order], rest[ctx.order :]
-        wanted = ctx.needs_input_grad[3:]
-        with no_autocast(grad):
-            if torch.is_grad_enabled():
-                names = tuple(f"W{k}" for k in range(1, ctx.order + 1))
-                options = LayerOptions(ctx.transposed, ctx.eps, ctx.eps_mode, names)
-                found = _differentiable(x, grad, Ws, options, wanted)
-            else:
-                relative = ctx.eps_mode == "relative"
-                found = run_layer_grad(x, grad, Ws, kept, ctx.transposed, ctx.eps, relative, wanted)
-        return None, None, None, *found
+    return used.backward(x, grad, Ws, SavedForBackward(tuple(kept), ctx.context), options, wanted)
 
 
 def _differentiable(

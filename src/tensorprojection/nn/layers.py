@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..algebra.multilinear import back_project, project
-from ..algebra.polar import polar, polar_by_svd
+from ..algebra.polar import polar
 from ..algebra.starts import INITS, check_scale
 from ..engine import torch_private
 from ..engine.device.flag import DeviceFlag
@@ -17,13 +17,16 @@ from ..engine.dispatch import by_products
 from ..engine.dtypes import back_like, check_input, in_float64, map_dtype
 from ..engine.interface import LayerOptions
 from ..engine.layout import Matrices
+from ..engine.tracing import in_compiler, in_jit_trace, is_exported
 from ..eps import EpsMode, check_eps
 from ..errors import ProjectionTypeError, ProjectionValueError
 from ..shapes import Shape, complete, per_mode, read_shape
+from .compiled import can_be_one_operator, project_by_weights, run_as_operator
 from .distributed import gathered, is_distributed, run_distributed
 from .eval_cache import CachedProjections, may_keep, renew
+from .exported import exported_projections
 from .frozen import FrozenProjection
-from .fused import can_be_one_node, project_by_weights
+from .fused import can_be_one_node
 
 Other = TypeVar("Other", bound="_Projection")
 
@@ -136,6 +139,12 @@ class _Projection(nn.Module):
         return polar(W, self.eps[k - 1], eps_mode=self.eps_mode, dtype=dtype, name=f"W{k}")
 
     def forward(self, x: Tensor) -> Tensor:
+        if in_compiler():
+            Ws = self.Ws
+            if can_be_one_operator(x, Ws, self.in_shape, self._W_shapes()):
+                relative = self.eps_mode == "relative"
+                options = (self.transposed, self.eps, relative)
+                return run_as_operator(x, Ws, *options, training=self.training)
         if isinstance(x, fx.Proxy):
             return self._as_leaf(x)
         with torch_private.without_jit_trace():  # a comparison of sizes is no part of a trace
@@ -155,7 +164,7 @@ class _Projection(nn.Module):
 
     def _options(self, Ws: Matrices) -> LayerOptions:
         options = LayerOptions(self.transposed, self.eps, self.eps_mode, self._names)
-        if torch.compiler.is_compiling() or not by_products(*Ws):
+        if in_compiler() or not by_products(*Ws):
             return options
         self._flag.check()
         return options._replace(flag=self._flag)
@@ -193,9 +202,10 @@ class _Projection(nn.Module):
     def _matrices(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
         if self.training:
             return self._projections(Ws, dtype)
-        if torch_private.is_exporting():
-            return self._exported(Ws, dtype)
-        if torch_private.in_jit_trace():
+        if is_exported():
+            options = (self.eps, self.eps_mode == "relative", dtype)
+            return exported_projections(Ws, *options, self._constant, self._polar)
+        if in_jit_trace():
             with torch_private.without_jit_trace(), torch.no_grad():
                 return self._kept_or_new(Ws, dtype)  # a constant of the traced graph
         return self._kept_or_new(Ws, dtype)
@@ -217,31 +227,6 @@ class _Projection(nn.Module):
         kept = renew(self._kept, present, (dtype, self.eps, self.eps_mode), compute)
         self._kept = kept
         return kept.Us
-
-    # Note [U in an exported graph]
-    #     An exporter puts stand-ins without values in the parameters' place. Where a stand-in is
-    #     simply that of a parameter, U is computed from the parameter's values, by real arithmetic,
-    #     and is a constant of the graph. Where W is itself computed (a hypernetwork, a
-    #     parametrization), so is U, by operations that every runtime knows.
-
-    def _exported(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
-        Us: list[Tensor | None] = []
-        for k, W in enumerate(Ws, start=1):
-            if W is None:
-                Us.append(None)
-            elif torch_private.is_strict_parameter(W):
-                Us.append(self._constant(k, dtype))
-            else:
-                real = None
-                if not torch.compiler.is_dynamo_compiling():
-                    real = torch_private.real_tensor(W)
-                if real is not None:
-                    with torch_private.without_modes():
-                        Us.append(self._polar(k, real.detach(), dtype))
-                else:
-                    relative = self.eps_mode == "relative"
-                    Us.append(polar_by_svd(W, self.eps[k - 1], relative, dtype))
-        return Us
 
     @torch_private.mark_constant
     def _constant(self, k: int, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,7 @@ from tensorprojection.engine.device import factors
 from tensorprojection.engine.device.engine import DeviceEngine
 from tensorprojection.engine.device.flag import DeviceFlag
 from tensorprojection.nn import layers as layers_file
-from tensorprojection.surgery import merge
+from tensorprojection.surgery import compare, merge
 
 LAYERS = {
     "OCT-2": lambda **kw: tp.TensorProjection((32, 12, 12), (20, 6, 6), **kw),
@@ -276,6 +276,16 @@ def test_weights_are_merged_on_a_device_without_float64():
         found = merge.into_conv_before(*map(device.put, (weight, weight[:, 0, 0, 0], A)))
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(host(ours), theirs)
+
+
+@pytest.mark.usefixtures("without_float64")
+@pytest.mark.parametrize("off", [0.0, 1e-6])
+def test_outputs_are_compared_on_a_device_without_float64(off):
+    a = torch.randn(4, 5)
+    expected = compare.difference([a + off], [a], 1e-6, lambda: [0.0])
+    with Accelerator(float64=False, may_wait=True) as device:
+        found = compare.difference([device.put(a + off)], [device.put(a)], 1e-6, lambda: [0.0])
+    assert found == expected
 
 
 @pytest.mark.usefixtures("without_float64")

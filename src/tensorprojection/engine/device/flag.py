@@ -6,7 +6,8 @@ Note [One step later]
     layer's next call, looks whether it has arrived, and raises if a norm is not a positive finite
     number. So the error comes one step after the one that diverged, or a few if the host is
     further ahead. W stays NaN once it is, so a copy that is skipped loses nothing.
-    While a CUDA graph is captured nothing runs, so there is nothing to copy.
+    While a CUDA graph is captured nothing runs, so there is nothing to copy; and to ask for what is
+    on its way would end the capture.
 """
 
 from __future__ import annotations
@@ -103,12 +104,13 @@ class _OnItsWay(_Arrived):
         pinned = [_pinned_like(norm) for norm in norms]
         for place, norm in zip(pinned, norms, strict=True):
             place.copy_(norm.detach(), non_blocking=True)
+        self._device = device
         self._event = torch.Event(device)
         self._event.record()
         super().__init__(pinned)
 
     def ready(self) -> bool:
-        return bool(self._event.query())
+        return not _is_capturing(self._device) and bool(self._event.query())
 
 
 def _pinned_like(norm: Tensor) -> Tensor:
