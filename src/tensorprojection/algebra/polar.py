@@ -177,13 +177,8 @@ def polar_by_svd(W: Tensor, eps: float, relative: bool, dtype: torch.dtype) -> T
 
 
 def _call(function: type[torch.autograd.Function], *args: Any) -> Any:
-<<<<<<< HEAD
     """Applies the function; outside of torch.compile, its variant that supports forward mode."""
-    chosen: Any = function if torch.compiler.is_compiling() else _FORWARD[function]
-=======
-    """Applies the function; where no compiler looks on, the one that knows forward mode."""
     chosen: Any = function if in_compiler() else _FORWARD[function]
->>>>>>> wt-compile
     return chosen.apply(*args)
 
 
