@@ -31,14 +31,20 @@ app = App(
 
 @app.default
 def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
-    from ..studies.registry import STUDIES
     from .settings import parse, refuse_others, study_in
 
     study = study_in(tokens)
     refuse_others(study, tokens)
-    flags = _flags(study)
+    parse(with_flags(study), tokens)
+
+
+def with_flags(study: Study[Any] | None) -> App:
+    """The command with the flags of a study; without one, of all of the paper's."""
+    from ..studies.registry import STUDIES
+    from .settings import command_of
+
     which = f"Which study: {', '.join(STUDIES)}, a .py file with one, or package.module:NAME."
-    parse("run", run, flags, which, tokens)
+    return command_of("run", run, _flags(study), which)
 
 
 def _flags(study: Study[Any] | None) -> dict[str, Any]:

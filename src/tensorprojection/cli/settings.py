@@ -96,14 +96,10 @@ def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def parse(
-    name: str,
-    carry_out: Callable[..., Any],
-    flags: Flags,
-    help_of_study: str,
-    tokens: Iterable[str],
-) -> Any:
-    """Parse the tokens by these flags, and call ``carry_out(study, **given)``."""
+def command_of(
+    name: str, carry_out: Callable[..., Any], flags: Flags, help_of_study: str
+) -> App:
+    """A command with these flags, which calls ``carry_out(study, **given)``."""
 
     def command(study: str, /, **given: Any) -> Any:
         return carry_out(study, **given)
@@ -118,4 +114,9 @@ def parse(
     command.__doc__ = carry_out.__doc__
     app = App(name=f"tpl {name}", version_flags=(), result_action="return_value")
     app.default(command)
-    return app(list(tokens), exit_on_error=False, print_error=False)
+    return app
+
+
+def parse(command: App, tokens: Iterable[str]) -> Any:
+    """Parse the tokens by the command's flags, and call it."""
+    return command(list(tokens), exit_on_error=False, print_error=False)

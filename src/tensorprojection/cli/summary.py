@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from ..studies.errors import StudyError
+
+if TYPE_CHECKING:
+    from ..studies.study import Study
 
 # Its flags depend on the study, so it parses what follows by itself.
 app = App(
@@ -19,15 +22,22 @@ app = App(
 
 @app.default
 def _parse(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
-    from ..studies.registry import STUDIES
-    from .settings import parse, refuse_others, setting_flags, study_in
+    from .settings import parse, refuse_others, study_in
 
     study = study_in(tokens)
     refuse_others(study, tokens)
+    parse(with_flags(study), tokens)
+
+
+def with_flags(study: Study[Any] | None) -> App:
+    """The command with the flags of a study; without one, of all of the paper's."""
+    from ..studies.registry import STUDIES
+    from .settings import command_of, setting_flags
+
     flags = setting_flags(study, ["size"])
     flags["json"] = Annotated[bool | None, Parameter(help="Print JSON.", negative=())]
     which = f"Whose networks: {', '.join(STUDIES)}, a .py file, or package.module:NAME."
-    parse("summary", summary, flags, which, tokens)
+    return command_of("summary", summary, flags, which)
 
 
 def summary(study: str, /, **given: Any) -> None:
