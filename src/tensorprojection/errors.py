@@ -22,7 +22,7 @@ class ProjectionValueError(ProjectionError, ValueError):
     >>> tp.TensorProjection((32, 12, 12), (32, 6, 6))(torch.randn(300, 12, 12, 32))
     Traceback (most recent call last):
         ...
-    tensorprojection.errors.ProjectionValueError: Expected an input of shape (..., 32, 12, 12), got...
+    tensorprojection.errors.ProjectionValueError: Expected an input of shape (..., 32, 12, 12), ...
     """
 
 
@@ -33,7 +33,7 @@ class ProjectionTypeError(ProjectionError, TypeError):
     >>> tp.TensorProjection((8,), (4,))(torch.ones(2, 8, dtype=torch.int64))
     Traceback (most recent call last):
         ...
-    tensorprojection.errors.ProjectionTypeError: Expected ... floating-point tensor, got torch.int64.
+    tensorprojection.errors.ProjectionTypeError: Expected ... tensor, got torch.int64.
     """
 
 

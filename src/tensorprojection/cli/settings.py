@@ -96,9 +96,7 @@ def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def command_of(
-    name: str, carry_out: Callable[..., Any], flags: Flags, help_of_study: str
-) -> App:
+def command_of(name: str, carry_out: Callable[..., Any], flags: Flags, help_of_study: str) -> App:
     """A command with these flags, which calls ``carry_out(study, **given)``."""
 
     def command(study: str, /, **given: Any) -> Any:

@@ -1,0 +1,82 @@
+"""The rooms of the package from the import graph: an arrow leads from who imports to whom."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from matplotlib import rcParams
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+sys.path.append(str(Path(__file__).parents[3] / "tests"))  # the test of the rooms has the graph
+
+from import_graph import RULES, edges, modules, room
+
+INK = "#0a0b0c"
+# What is drawn as one, and where; rooms that are not named here are drawn on the side.
+GROUPS = dict.fromkeys(RULES, "rules")
+GROUPS |= dict.fromkeys(("functional", "penalties"), "façades")
+GROUPS |= {"__main__": "cli", "output": "cli", "stopping": "cli", "": "public names"}
+PLACES = {
+    "rules": (2, 0),
+    "engine": (2, 1),
+    "algebra": (2, 2),
+    "façades": (0.6, 3),
+    "nn": (2, 3),
+    "mpca": (2, 4),
+    "surgery": (2, 5),
+    "public names": (2, 6),
+    "studies": (2, 7),
+    "bench": (0.6, 8),
+    "cli": (2, 9),
+    "keras": (3.6, 2),
+}
+
+
+def group(module: str) -> str:
+    return GROUPS.get(room(module), room(module))
+
+
+def imports() -> Counter[tuple[str, str]]:
+    """How many imports lead from one group to another."""
+    found = Counter((group(a), group(b)) for a, b in edges())
+    return Counter({pair: count for pair, count in found.items() if pair[0] != pair[1]})
+
+
+def draw() -> Figure:
+    colours = rcParams["axes.prop_cycle"].by_key()["color"]
+    found = imports()
+    sizes = Counter(group(".".join(name)) for _, name, _ in modules() if name)
+    names = {*sizes, *(name for pair in found for name in pair)}
+    places = PLACES | {name: (3.6, 4 + k) for k, name in enumerate(sorted(names - {*PLACES}))}
+    figure = Figure(figsize=(6.6, 7.6), layout="none")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(-0.4, 4.6), ylim=(-0.6, 9.6))
+    axes.set_axis_off()
+    for (source, target), count in found.items():
+        (x0, y0), (x1, y1) = places[source], places[target]
+        straight = abs(y0 - y1) <= 1 or x0 != x1
+        bend = 0.0 if straight else (0.28 if (y0 + y1) % 2 else -0.28)
+        arrow = FancyArrowPatch(
+            (x0, y0 - 0.27 if y0 > y1 else y0 + 0.27),
+            (x1, y1 + 0.27 if y0 > y1 else y1 - 0.27),
+            connectionstyle=f"arc3,rad={bend}",
+            arrowstyle="-|>",
+            mutation_scale=9,
+            linewidth=0.6 + 0.5 * min(count, 12) ** 0.5,
+            color=colours[-1],
+            alpha=0.75,
+        )
+        axes.add_patch(arrow)
+    for name in sorted(names):
+        x, y = places[name]
+        colour = colours[2 if name == "keras" else 1 if y >= 7 else 0]
+        box = FancyBboxPatch((x - 0.52, y - 0.22), 1.04, 0.44, boxstyle="round,pad=0.04")
+        box.set(facecolor=colour, alpha=0.25, edgecolor=colour, linewidth=1.5)
+        axes.add_patch(box)
+        count = sizes.get(name, 0)
+        text = name if not count else f"{name}\n{count} {'file' if count == 1 else 'files'}"
+        axes.text(x, y, text, ha="center", va="center", fontsize=9.5)
+    return figure
