@@ -41,6 +41,7 @@ pygments_dark_style = "a11y-high-contrast-dark"
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 3
 myst_dmath_double_inline = True
+myst_update_mathjax = False  # formulas are MathML
 
 nb_execution_mode = "force"
 nb_execution_timeout = 120

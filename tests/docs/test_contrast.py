@@ -61,7 +61,13 @@ def test_code_can_be_read(site):
     light, _, dark = style.partition("@media")
     for part in (light, dark):
         background = re.search(r"\.highlight \{ background: (#[0-9a-f]{3,6})", part)[1]
-        colours = set(re.findall(r"[^-]color: (#[0-9a-fA-F]{6})", part))
-        assert colours
-        for colour in colours:
-            assert contrast(colour, background) >= TEXT, (colour, background)
+        rules = re.findall(r"\.highlight [^{}]*\{([^}]*)\}", part)
+        checked = 0
+        for rule in rules:
+            colour = re.search(r"(?<!-)color: (#[0-9a-fA-F]{3,6})", rule)
+            if colour is not None:
+                own = re.search(r"background(?:-color)?: (#[0-9a-fA-F]{3,6})", rule)
+                against = own[1] if own else background
+                assert contrast(colour[1], against) >= TEXT, (rule, against)
+                checked += 1
+        assert checked > 10

@@ -13,9 +13,9 @@ DEPTH = (0.45, 0.45)  # how the third axis runs on paper
 
 def draw() -> Figure:
     blue, orange, green = rcParams["axes.prop_cycle"].by_key()["color"][:3]
-    figure = Figure(figsize=(8.4, 3.0), layout="none")
+    figure = Figure(figsize=(8.4, 2.65), layout="none")
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, 16.8), ylim=(-0.3, 5.7), aspect="equal")
+    axes.set(xlim=(0, 16.8), ylim=(0.2, 5.5), aspect="equal")
     axes.set_axis_off()
     _box(axes, (0.9, 1.2), (2.2, 2.2, 2.2), (blue, orange, green))
     axes.text(2.5, 5.15, "input, 32 × 12 × 12", ha="center", fontsize=11)
