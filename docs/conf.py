@@ -21,7 +21,6 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "mathml",  # these are in _ext
     "pictures",
     "commands",
