@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ SETTINGS = """
 c = get_config()
 c.InlineBackend.figure_formats = {"svg"}
 c.HistoryManager.enabled = False
+c.Application.log_level = "ERROR"
 """
 
 _folder = tempfile.TemporaryDirectory(prefix="docs-ipython-")
@@ -20,6 +22,7 @@ def prepare(root: Path) -> None:
     profile = Path(_folder.name) / "profile_default"
     profile.mkdir()
     (profile / "ipython_kernel_config.py").write_text(SETTINGS, encoding="utf-8")
+    logging.getLogger("traitlets").setLevel(logging.WARNING)  # not a line for every notebook
     os.environ["IPYTHONDIR"] = _folder.name
     os.environ["MATPLOTLIBRC"] = str(root / "docs" / "_style" / "matplotlibrc")
     paths = [str(root / "src"), os.environ.get("PYTHONPATH", "")]
