@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint coverage fuzz bench dist wheels clean
+.PHONY: help setup demo test test-all lint coverage fuzz bench docs dist wheels clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[test]"
+	@touch $@ $(VENV)/.demo $(VENV)/.docs $(VENV)/.kernels
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e ".[docs]"
 	@touch $@ $(VENV)/.demo $(VENV)/.kernels
 
 # What only tests marked heavy need: gigabytes, so not for `make test`.
@@ -63,6 +67,10 @@ fuzz: $(VENV)/.test $(VENV)/.kernels ## random layers on random tensors, against
 bench: $(VENV)/.test $(VENV)/.kernels ## speed side by side with the peers, as ratios
 	$(BIN)/tpl bench
 
+docs: $(VENV)/.docs $(VENV)/.kernels ## the documentation in docs/_build/html, its notebooks executed
+	$(BIN)/sphinx-build -q -W --keep-going -E -d docs/_build/doctrees docs docs/_build/html
+	@echo "Open docs/_build/html/index.html in a browser."
+
 # Tools that know nothing of the project: no stamp of theirs depends on pyproject.toml.
 $(VENV)/.dist: $(BIN)/python constraints.txt
 	$(PIP) build cibuildwheel twine
@@ -78,4 +86,4 @@ wheels: $(VENV)/.dist ## wheels for a release in dist/, by cibuildwheel; needs D
 	$(BIN)/cibuildwheel --platform linux --output-dir dist
 
 clean: ## remove the environment and what runs leave behind
-	rm -rf $(VENV) runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) runs dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

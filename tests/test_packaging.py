@@ -38,7 +38,8 @@ def test_a_source_distribution_has_what_its_tests_and_readers_need(members):
         str(path.relative_to(ROOT))
         for folder in folders
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".c", ".h", ".md", ".png", ".toml", ".txt", ".typed")
+        if path.suffix in (".py", ".c", ".h", ".md", ".png", ".css", ".toml", ".txt", ".typed")
+        and "_build" not in path.parts
     }
     assert files - members == set()
     linked = re.findall(r"\]\((?!http)([^)#]+)", (ROOT / "README.md").read_text("utf-8"))
@@ -49,6 +50,7 @@ def test_a_source_distribution_has_what_its_tests_and_readers_need(members):
 def test_a_source_distribution_has_nothing_that_was_built(members):
     assert not [name for name in members if name.endswith((".so", ".pyc", ".partial"))]
     assert not [name for name in members if name.split("/")[0] in (".venv", "runs", "dist")]
+    assert not [name for name in members if name.startswith("docs/_build")]
 
 
 def names(requirements):

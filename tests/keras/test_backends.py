@@ -18,7 +18,8 @@ ROOT = HERE.parent.parent
 ROOM = ROOT / "src" / "tensorprojection" / "keras"
 
 # Modules with examples; those of another backend cannot be imported.
-EXAMPLES = [ROOM / f"{name}.py" for name in ("__init__", "layers", "authors")]
+NAMES = ("__init__", "authors", "convert", "frozen", "layers", "starts")
+EXAMPLES = [ROOM / f"{name}.py" for name in NAMES]
 
 PACKAGES = {"torch": ["torch"], "jax": ["jax"], "tensorflow": ["tensorflow", "tensorflow-cpu"]}
 

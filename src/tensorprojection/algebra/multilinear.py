@@ -39,6 +39,16 @@ def back_project(z: Tensor, Us: Matrices) -> Tensor:
     """``z ×₁ U₁ ×₂ U₂ …`` over the last ``len(Us)`` axes of ``z`` (Eq. 13).
 
     The transpose of :func:`project`; for orthonormal U its right inverse.
+
+    >>> U = torch.linalg.qr(torch.randn(12, 6))[0]
+    >>> z = torch.randn(300, 6)
+    >>> x = back_project(z, [U])
+    >>> x.shape, bool(torch.allclose(project(x, [U]), z, atol=1e-5))
+    (torch.Size([300, 12]), True)
+
+    Args:
+        z: any leading axes are batch axes. Its memory format is kept.
+        Us: one ``p_k × q_k`` matrix per mode, or None for a mode left alone.
     """
     return _multilinear(z, Us, transposed=True)
 

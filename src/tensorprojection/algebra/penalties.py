@@ -144,7 +144,12 @@ def spread(z: Tensor) -> Tensor:
 
 
 def unit_columns(U: Tensor) -> Tensor:
-    """U with columns of length 1; a column of zeros stays one and has the gradient 0."""
+    """U with columns of length 1; a column of zeros stays one and has the gradient 0.
+
+    >>> unit_columns(torch.tensor([[3.0, 0.0], [4.0, 0.0]]))
+    tensor([[0.6000, 0.0000],
+            [0.8000, 0.0000]])
+    """
     scaled, _ = _of_size_one(U, dim=0)
     norms = torch.linalg.vector_norm(scaled, dim=0)
     return scaled / torch.where(norms > 0, norms, torch.inf)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_JOBS = 1024
 
 
-def _flags(study: Study[Any] | None) -> Flags:
+def flags_of(study: Study[Any] | None) -> Flags:
     from .settings import HOW, WHAT, choice_flags, flag, setting_flags
 
     first = {
@@ -166,4 +166,4 @@ def _chosen(study: Study[Any], given: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-app = study_command("run", run, _flags)
+app = study_command("run", run, flags_of)

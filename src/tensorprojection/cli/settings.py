@@ -101,8 +101,8 @@ def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def parse(name: str, carry_out: Callable[..., Any], flags: Flags, tokens: Iterable[str]) -> Any:
-    """Parse the tokens by these flags, and call ``carry_out(study, **given)``."""
+def command_of(name: str, carry_out: Callable[..., Any], flags: Flags) -> App:
+    """A command with these flags, which calls ``carry_out(study, **given)``."""
 
     def command(study: str, /, **given: Any) -> Any:
         return carry_out(study, **given)
@@ -118,4 +118,9 @@ def parse(name: str, carry_out: Callable[..., Any], flags: Flags, tokens: Iterab
     command.__doc__ = carry_out.__doc__
     app = App(name=f"tpl {name}", version_flags=(), result_action="return_value")
     app.default(command)
-    return app(list(tokens), exit_on_error=False, print_error=False)
+    return app
+
+
+def parse(command: App, tokens: Iterable[str]) -> Any:
+    """Parse the tokens by the command's flags, and call it."""
+    return command(list(tokens), exit_on_error=False, print_error=False)

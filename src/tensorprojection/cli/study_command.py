@@ -26,10 +26,10 @@ def study_command(
     def parse_tokens(
         *tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
     ) -> None:
-        from .settings import parse, refuse_others, study_in
+        from .settings import command_of, parse, refuse_others, study_in
 
         study = study_in(tokens)
         refuse_others(study, tokens)
-        parse(name, carry_out, flags(study), tokens)
+        parse(command_of(name, carry_out, flags(study)), tokens)
 
     return app

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .settings import Flags
 
 
-def _flags(study: Study[Any] | None) -> Flags:
+def flags_of(study: Study[Any] | None) -> Flags:
     from .settings import setting_flags
 
     printed = Annotated[bool | None, Parameter(help="Print JSON.", negative=())]
@@ -40,4 +40,4 @@ def summary(study: str, /, **given: Any) -> None:
         Console(highlight=False).print(render(made))
 
 
-app = study_command("summary", summary, _flags)
+app = study_command("summary", summary, flags_of)

@@ -62,4 +62,9 @@ class TensorProjectionLayer(_Authors, TensorProjection):
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class TransposeTensorProjectionLayer(_Authors, TransposeTensorProjection):
-    """:class:`TransposeTensorProjection` of order three, called as the authors' own layer is."""
+    """:class:`TransposeTensorProjection` of order three, called as the authors' own layer is.
+
+    >>> layer = TransposeTensorProjectionLayer(16, 16, 128)
+    >>> layer(keras.ops.ones((2, 8, 8, 128))).shape[1:] == (16, 16, 128)
+    True
+    """

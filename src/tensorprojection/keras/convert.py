@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
     """The PyTorch layer that computes the same.
 
+    >>> layer = TensorProjection((6, 6, None))
+    >>> layer.build((None, 12, 12, 32))
+    >>> to_torch(layer, channels_first=True)
+    TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, init='normal', 144 parameters)
+
     Args:
         layer: a layer of this module that has been built.
         channels_first: for a layer in a network of ``(height, width, channels)``: the PyTorch layer
@@ -57,6 +62,11 @@ def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
 
 def from_torch(layer: pytorch._Projection, *, channels_last: bool = False, **kwargs: Any) -> Any:
     """The Keras layer that computes the same as a PyTorch layer.
+
+    >>> import tensorprojection as tp
+    >>> layer = from_torch(tp.TensorProjection((32, 12, 12), (20, 6, 6)), channels_last=True)
+    >>> layer.compute_output_shape((None, 12, 12, 32))
+    (None, 6, 6, 20)
 
     Args:
         layer: a :class:`tensorprojection.TensorProjection` or its transpose.

@@ -15,6 +15,15 @@ from . import ops
 class FrozenProjection(keras.layers.Layer):  # type: ignore[misc]
     """What ``layer.freeze()`` returns: the same map, with nothing to train and U's as weights.
 
+    >>> from tensorprojection.keras import TensorProjection
+    >>> layer = TensorProjection((6, 6, None))
+    >>> layer.build((None, 12, 12, 32))
+    >>> frozen = layer.freeze()
+    >>> frozen(keras.ops.ones((2, 12, 12, 32))).shape[1:] == (6, 6, 32)
+    True
+    >>> frozen.trainable_weights
+    []
+
     Args:
         shapes: of the U's by mode, ``larger × smaller``; None for a mode left alone.
         transposed: whether the map is that of a transposed projection.

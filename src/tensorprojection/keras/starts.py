@@ -30,21 +30,33 @@ class _Start(keras.initializers.Initializer):  # type: ignore[misc]
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class BlockStart(_Start):
-    """Average pooling, up to a factor: indicators of contiguous blocks."""
+    """Average pooling, up to a factor: indicators of contiguous blocks.
+
+    >>> BlockStart().values(4, 2)[:, 0].round(3).tolist()
+    [0.707, 0.707, 0.0, 0.0]
+    """
 
     values = staticmethod(start_values.block)
 
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class BlurStart(_Start):
-    """The orthonormal frame closest to anti-aliased pooling: local and smooth."""
+    """The orthonormal frame closest to anti-aliased pooling: local and smooth.
+
+    >>> BlurStart().values(4, 2)[:, 0].round(3).tolist()
+    [0.801, 0.577, 0.13, -0.094]
+    """
 
     values = staticmethod(start_values.blur)
 
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class DCTStart(_Start):
-    """Spectral pooling: the lowest cosine frequencies."""
+    """Spectral pooling: the lowest cosine frequencies.
+
+    >>> DCTStart().values(4, 2)[:, 0].round(3).tolist()
+    [0.5, 0.5, 0.5, 0.5]
+    """
 
     values = staticmethod(start_values.dct)
 

@@ -37,7 +37,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The plan for one layer and one input; print it."""
+    """The plan for one layer and one input, as :func:`explain` returns it; print it.
+
+    >>> import torch, tensorprojection as tp
+    >>> layer = tp.TensorProjection((32, 12, 12), (20, None, None))
+    >>> tp.explain(layer, torch.randn(8, 32, 12, 12)).forward.steps  # the channels, in one step
+    ((1,),)
+    """
 
     memory_order: tuple[int, ...]
     compiled: bool  # by compiled kernels, or by torch's own operations

@@ -130,6 +130,11 @@ class LazyTensorProjection(_Lazy, TensorProjection):
 
 
 class LazyTransposeTensorProjection(_Lazy, TransposeTensorProjection):
-    """A :class:`TransposeTensorProjection` that takes ``in_shape`` from its first input."""
+    """A :class:`TransposeTensorProjection` that takes ``in_shape`` from its first input.
+
+    >>> layer = LazyTransposeTensorProjection((None, 12, 12))
+    >>> layer(torch.randn(300, 32, 6, 6)).shape
+    torch.Size([300, 32, 12, 12])
+    """
 
     cls_to_become: Any = TransposeTensorProjection

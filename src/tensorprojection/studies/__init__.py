@@ -37,6 +37,11 @@ def load(folder: str | Path, model: str, trial: int | Literal["best"] = "best") 
         network = tensorprojection.studies.load("runs/oct-small", model="tpl1", trial=2)
         logits = network(images)  # (N, 3, 96, 96) in [0, 1]; for chest: the frozen net's features
 
+    >>> load("runs/of-nobody", model="tpl1")
+    Traceback (most recent call last):
+        ...
+    tensorprojection.studies.errors.StudyError: Expected the folder of a run, got runs/of-nobody...
+
     Args:
         folder: of the run.
         model: the network's name, as ``tpl summary`` lists them.

@@ -46,6 +46,13 @@ class Place:
 class RunConfig(BaseModel):
     """The resolved configuration of a run, as ``config.toml`` holds it.
 
+    >>> config = RunConfig(
+    ...     study="oct", size=96, models=("base", "tpl1"), trials=3, epochs=8, batch=64,
+    ...     learning_rate=1e-3,
+    ... )
+    >>> config.split, config.images
+    ('image', None)
+
     The upper bounds are far beyond any study's use. They are there so that a typing mistake is
     reported in one line, before any memory or disk is used.
     """

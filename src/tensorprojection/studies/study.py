@@ -41,6 +41,17 @@ class ModelChoice:
 class Study(Generic[C]):
     """A study, such as one of the paper's section 3; all that is known about it is here.
 
+    >>> study = Study(
+    ...     name="stripes",
+    ...     title="Stripes",
+    ...     images=ImageKind("stripes", ("across", "down")),
+    ...     models={"base": "a linear layer"},
+    ...     network=lambda config, model, first: nn.Sequential(nn.Flatten(), nn.LazyLinear(2)),
+    ...     presets={"small": {"size": 32, "trials": 3, "epochs": 5, "batch": 16}},
+    ... )
+    >>> [metric.name for metric in study.measured]
+    ['loss', 'accuracy', 'f1']
+
     Args:
         name: as in ``tpl run NAME``; also that of a user's own, for folders and tables.
         title: as in headings.

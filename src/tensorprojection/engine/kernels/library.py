@@ -40,7 +40,13 @@ class Library(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernels:
-    """Whether the compiled kernels are in use (its truth value); printed, it also says why not."""
+    """Whether the compiled kernels are in use: its truth value. Printed, it says why not.
+
+    >>> print(Kernels("AVX2", why_not="there was no C compiler at installation"))
+    Compiled kernels not in use: there was no C compiler at installation.
+    >>> bool(Kernels("AVX2"))
+    True
+    """
 
     variant: str  # the kind of processor they are (or would be) compiled for: a key of VARIANTS
     why_not: str = ""  # empty where they are in use

@@ -20,6 +20,10 @@ Mode = Literal["L", "RGB"]  # Pillow's names for gray and for colour
 class ImageKind:
     """One study's images: what they are, where to get them, and how their folders look.
 
+    >>> kind = ImageKind("stripes", ("across", "down"))
+    >>> kind.layout
+    'across, down, each with its images, alone or in train, val and test'
+
     Args:
         name: the study's.
         class_names: the classes, in the order of the labels.

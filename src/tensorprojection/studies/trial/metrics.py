@@ -17,7 +17,11 @@ from .losses import dice_loss_of_sums, dice_sums
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured: its name in a run's rows, its title, and whether more is better."""
+    """What is measured: its name in a run's rows, its title, and whether more is better.
+
+    >>> Metric("accuracy", "validation accuracy", higher_is_better=True).title
+    'validation accuracy'
+    """
 
     name: str
     title: str

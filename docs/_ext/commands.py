@@ -1,0 +1,52 @@
+"""The page of `tpl`'s commands, made from the command line's own definitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cyclopts import App
+from sphinx.application import Sphinx
+
+PAGE = "reference/commands"
+
+
+def commands(app: App, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], App]]:
+    """Every command with the words that call it, those inside of others after them."""
+    for name in app:
+        if name.startswith("-"):
+            continue
+        command = app[name]
+        yield (*path, name), command
+        yield from commands(command, (*path, name))
+
+
+def as_markdown(words: tuple[str, ...], command: App) -> str:
+    """One command: a label, a heading, and what its help says."""
+    text = command.generate_docs(output_format="markdown", recursive=False, usage_name=None)
+    body = text.partition("\n")[2]  # without cyclopts's own heading
+    name = " ".join(("tpl", *words))
+    body = re.sub(r"^(```console\n).*?(?= |$)", rf"\1{name}", body, count=1, flags=re.M)
+    return f"({'-'.join(('tpl', *words))})=\n## `{name}`\n{body}\n"
+
+
+def all_commands() -> list[tuple[tuple[str, ...], App]]:
+    from tensorprojection.cli import main, run, summary
+    from tensorprojection.cli.settings import command_of
+
+    # Without a study, a command has the flags of all of the paper's.
+    flags_by_study = {
+        ("run",): command_of("run", run.run, run.flags_of(None)),
+        ("summary",): command_of("summary", summary.summary, summary.flags_of(None)),
+    }
+    return [(words, flags_by_study.get(words, app)) for words, app in commands(main.app)]
+
+
+def write_page(app: Sphinx, docname: str, source: list[str]) -> None:
+    if docname == PAGE:
+        source[0] += "\n" + "\n".join(as_markdown(*found) for found in all_commands())
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("source-read", write_page)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

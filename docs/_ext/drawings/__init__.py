@@ -1,0 +1,1 @@
+"""One picture per file, each with a function `draw()` that returns a matplotlib figure."""
