@@ -213,7 +213,7 @@ def test_claims_are_about_what_the_study_has(study):
     for claim in study.claims:
         assert {claim.model, claim.than} <= set(study.models)
         assert claim.metric in {metric.name for metric in study.measured}
-        assert claim.epochs is not None or claim.measure in ("each", "last", "spread")
+        assert claim.measure != "rise" or claim.metric == "loss"  # of which less is better
         assert (claim.margin > 0) == (claim.direction == "equal")
 
 
@@ -246,30 +246,50 @@ def shifted(curves, by):
     return replace(curves, values={**curves.values, ("loss", "tpl1"): base + by + noise})
 
 
-@pytest.mark.parametrize("measure", ["mean", "each", "last"])
+@pytest.mark.parametrize("measure", ["first", "each", "last"])
 def test_a_clear_difference_is_seen_whichever_way_it_goes(run, measure):
     curves = read(run())
-    claim = Claim("", "loss", "tpl1", "base", "lower", measure, epochs=(1, 3))
+    claim = Claim("", "loss", "tpl1", "base", "lower", measure)
     for by, word in ((-0.1, "supported"), (0.1, "not supported"), (0.0, UNDECIDED)):
         (verdict,) = verdicts(shifted(curves, by), (claim,))
         assert verdict.word == word
 
 
-def test_a_rise_is_from_its_first_epoch_to_the_last(run):
+def test_the_first_epochs_are_a_quarter_of_those_planned(run):
+    curves = read(run(epochs=8))
+    claim = Claim("", "loss", "tpl1", "base", "lower", "first")
+    early = shifted(curves, np.array([-0.1, -0.1, *[0.3] * 6]))  # what comes later is nothing
+    (verdict,) = verdicts(early, (claim,))
+    assert verdict.word == "supported"
+    assert "mean of epochs 1 to 2" in verdict.evidence
+    (verdict,) = verdicts(early.until(1), (claim,))
+    assert verdict.word == UNDECIDED
+    assert "epoch 1; the claim is about epochs 1 to 2" in verdict.evidence
+
+
+def test_a_rise_is_from_the_lowest_to_the_last(run):
     curves = read(run())
-    rising = shifted(curves, np.array([9.0, 9.0, 0.0, 0.1, 0.2]))  # what was before 3 is nothing
-    claim = Claim("", "loss", "tpl1", "base", "higher", "rise", epochs=(3, 5))
+    flat = {**curves.values, ("loss", "base"): np.full((7, 5), 0.5)}
+    flat = replace(curves, values=flat)
+    claim = Claim("", "loss", "tpl1", "base", "higher", "rise", after=3)
+    # Below the base at every epoch, and yet it rises: from its own lowest.
+    rising = shifted(flat, np.array([-0.1, -0.4, -0.3, -0.3, -0.2]))
     (verdict,) = verdicts(rising, (claim,))
     assert verdict.word == "supported"
+    falling = shifted(flat, np.array([0.5, 0.4, 0.3, 0.2, 0.1]))
+    assert verdicts(falling, (replace(claim, direction="equal", margin=0.01),))[0].word == (
+        "supported"  # neither ends above its lowest
+    )
     (verdict,) = verdicts(rising.until(3), (claim,))
     assert verdict.word == UNDECIDED
-    assert "ends with epoch 3" in verdict.evidence
+    assert "epoch 3; the claim is about what comes after epoch 3" in verdict.evidence
 
 
-def test_a_narrower_band_is_seen(run):
-    curves = read(run(trials=20))
+def test_a_narrower_band_of_the_first_epochs_is_seen(run):
+    curves = read(run(trials=20, epochs=8))
     base = curves.values["loss", "base"]
     narrow = np.median(base, axis=0) + (base - np.median(base, axis=0)) / 10
+    narrow[:, 2:] = 10 * base[:, 2:]  # wide, but later
     squeezed = replace(curves, values={**curves.values, ("loss", "tpl1"): narrow})
     claim = Claim("", "loss", "tpl1", "base", "lower", "spread")
     assert verdicts(squeezed, (claim,))[0].word == "supported"

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...claims import Claim
+from ...claims import FIRST_SHARE, Claim, first_epochs
 from ..curves import Curves, Floats
 from ..intervals import RESAMPLES, bootstrap, corrected
 from ..table import FEWEST_FOR_95, last_column
@@ -18,14 +18,17 @@ Word = Literal["supported", "not supported", "undecided at this size"]
 UNDECIDED: Word = "undecided at this size"
 
 RULE = (
-    "The rule: the two networks of a trial saw the same images, so they are compared trial by "
-    "trial, and the differences give a 95 % interval: of their mean, corrected for trials that "
+    "The two networks of a trial saw the same images, so they are compared trial by trial, and the differences give a 95 % interval: of their mean, corrected for trials that "
     "share images (Nadeau & Bengio 2003); where all trials have one division of the images, of "
-    f"their median by the bootstrap, from {FEWEST_FOR_95} trials on. A claim is supported where "
-    "the whole interval lies on the claimed side of zero, for “equal” within the margin; not "
-    "supported where the whole interval lies on the other side, for “equal” outside of the "
-    "margin; undecided at this size in all other cases. A claim about every epoch is supported "
-    "where it is at each, and not supported where it is not at one."
+    f"their median by the bootstrap, from {FEWEST_FOR_95} trials on.",
+    "A claim is supported where "
+    "the whole interval lies on the claimed side of zero, for “nearly the same” within the margin; "
+    "not supported where the whole interval lies on the other side, for “nearly the same” outside "
+    "of the margin; undecided at this size in all other cases. A claim about every epoch is "
+    "supported where it is at each, and not supported where it is not at one.",
+    f"The first epochs are the first {round(100 * FIRST_SHARE)} % of those planned, and their mean "
+    "is compared. Overfitting is how far above its lowest a loss ends. How much a network varies is the mean width of its quartile band, with an interval by the bootstrap over trials. "
+    "Where the paper names an epoch, a run that does not get beyond it decides nothing.",
 )
 
 
@@ -50,34 +53,47 @@ def _verdict(curves: Curves, claim: Claim) -> Verdict:
     channels = getattr(curves.config, "channels", None)  # which some studies have
     if claim.channels is not None and channels != claim.channels:
         return Verdict(claim, UNDECIDED, f"This run has {channels or 'no such'} channels.")
-    difference = (
-        curves.values[claim.metric, claim.model] - curves.values[claim.metric, claim.than]
-    )[:, : last_column(curves) + 1]
-    epochs = curves.epochs[: difference.shape[1]]
+    pair = _pair(curves, claim)
+    epochs = curves.epochs[: pair[0].shape[1]]
+    planned = curves.config.epochs
+    needed = first_epochs(planned) if claim.measure in ("first", "spread") else claim.after + 1
+    if epochs[-1] < needed:
+        reached = f"This run has got to epoch {epochs[-1]}"
+        return Verdict(claim, UNDECIDED, f"{reached}; the claim is about {_about(claim, needed)}.")
     if claim.measure == "each":
-        return _at_each(curves, claim, difference, epochs)
+        return _at_each(curves, claim, pair[0] - pair[1], epochs)
+    first = epochs <= needed
     if claim.measure == "spread":
-        return _spread(curves, claim, len(epochs))
+        return _spread(curves, claim, [values[:, first] for values in pair])
     if claim.measure == "rise":
-        assert claim.epochs is not None
-        since = claim.epochs[0]
-        if since not in epochs or epochs[-1] <= since:
-            return Verdict(
-                claim, UNDECIDED, f"This run ends with epoch {epochs[-1]}, not after {since}."
-            )
-        values = difference[:, -1] - difference[:, int(np.flatnonzero(epochs == since)[0])]
-        when = f"rise from epoch {since} to {epochs[-1]}"
-    elif claim.measure == "mean":
-        assert claim.epochs is not None
-        first, last = claim.epochs
-        counted = (epochs >= first) & (epochs <= last)
-        values = difference[:, counted].mean(axis=1) if counted.any() else np.empty(0)
-        when = f"mean of epochs {first} to {min(last, int(epochs[-1]))}"
+        rises = [values[:, -1] - _lowest(values) for values in pair]
+        values, when = rises[0] - rises[1], f"above its lowest at epoch {epochs[-1]}"
+    elif claim.measure == "first":
+        values = (pair[0] - pair[1])[:, first].mean(axis=1)
+        when = f"mean of epochs 1 to {needed}"
     else:
-        values, when = difference[:, -1], f"epoch {epochs[-1]}"
+        values, when = (pair[0] - pair[1])[:, -1], f"epoch {epochs[-1]}"
+    if claim.measure != "first" and epochs[-1] < planned:
+        when += f" of {planned} planned"
     values = values[~np.isnan(values)]
     low, high = _interval(curves, values)
     return Verdict(claim, decide(claim, low, high), _told(curves, claim, values, low, high, when))
+
+
+def _pair(curves: Curves, claim: Claim) -> list[Floats]:
+    """The values of both networks, up to the last epoch that every network has reached."""
+    end = last_column(curves) + 1
+    return [curves.values[claim.metric, name][:, :end] for name in (claim.model, claim.than)]
+
+
+def _about(claim: Claim, needed: int) -> str:
+    return f"what comes after epoch {claim.after}" if claim.after else f"epochs 1 to {needed}"
+
+
+def _lowest(values: Floats) -> Floats:
+    """Of each trial; one without any value has none."""
+    lowest: Floats = np.where(np.isnan(values), np.inf, values).min(axis=1)
+    return np.where(np.isinf(lowest), np.nan, lowest)
 
 
 def decide(claim: Claim, low: float, high: float) -> Word:
@@ -143,9 +159,8 @@ def _at_each(
     return Verdict(claim, word, f"Of {len(words)} epochs: {told}. {at_end}")
 
 
-def _spread(curves: Curves, claim: Claim, epochs: int) -> Verdict:
+def _spread(curves: Curves, claim: Claim, pair: list[Floats]) -> Verdict:
     """By the bootstrap over trials, both networks' drawn together: a spread has no paired mean."""
-    pair = [curves.values[claim.metric, name][:, :epochs] for name in (claim.model, claim.than)]
     both = ~np.isnan(pair[0]).any(axis=1) & ~np.isnan(pair[1]).any(axis=1)
     count = int(both.sum())
     if count < FEWEST_FOR_95:
@@ -156,7 +171,8 @@ def _spread(curves: Curves, claim: Claim, epochs: int) -> Verdict:
     low, high = (float(v) for v in np.quantile(widths[0] - widths[1], (0.025, 0.975)))
     now = [float(_width(values[both][None])[0]) for values in pair]
     told = (
-        f"{curves.metric_title(claim.metric)}, mean width of the quartile band: "
+        f"{curves.metric_title(claim.metric)}, mean width of the quartile band over epochs 1 to "
+        f"{pair[0].shape[1]}: "
         f"{curves.model_title(claim.model)} {shown(now[0])}, {curves.model_title(claim.than)} "
         f"{shown(now[1])}; 95 % interval of the difference {shown(low, '+')} to "
         f"{shown(high, '+')}, {count} trials."
