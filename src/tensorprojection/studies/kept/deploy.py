@@ -24,6 +24,7 @@ from tensorprojection import (
     fold,
 )
 
+from ..config import Place, own_settings
 from ..data.stored import open_stored
 from ..errors import StudyError
 from ..registry import find_study
@@ -133,6 +134,12 @@ def preprocessing(about: About) -> dict[str, Any]:
     study = find_study(about.config.study)
     kind, size = study.images, about.config.size
     channels = 1 if kind.mode == "L" else 3
+    # What is this study's own, such as which frozen network; not where a file was.
+    own = {
+        name: getattr(about.config, name)
+        for name, field in own_settings(study.settings).items()
+        if not any(isinstance(m, Place) for m in field.metadata)
+    }
     return {
         "format": FORMAT,
         "study": study.name,
@@ -141,6 +148,7 @@ def preprocessing(about: About) -> dict[str, Any]:
         "epoch": about.epoch,
         "metrics": dict(about.metrics),
         "code": about.code,
+        "settings": own,
         "size": size,
         "mode": kind.mode,
         "masks": kind.masks,

@@ -62,7 +62,11 @@ class Curves:
     def metric_title(self, metric: str) -> str:
         """The metric as a reader knows it."""
         titles = {known.name: known.title for known in self.study.measured}
-        return titles.get(metric, "training loss")
+        if self.held_out is None:
+            return titles.get(metric, "training loss")
+        # The networks' choice went by the validation images; these are others.
+        of_run = titles.get(metric, "training loss at the epoch that was kept")
+        return of_run.replace("validation", "held-out")
 
     def higher_is_better(self, metric: str) -> bool:
         return any(m.name == metric and m.higher_is_better for m in self.study.measured)

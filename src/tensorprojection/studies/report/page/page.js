@@ -165,8 +165,15 @@
       drawAll(choice.dataset.run);
     });
   }
-  // A page is printed on white, whatever it is shown on.
-  const printing = on => { document.documentElement.classList.toggle("printing", on); drawAll(); };
+  // A page is printed on white, whatever it is shown on, and whole: what is folded away is opened.
+  const printing = on => {
+    document.documentElement.classList.toggle("printing", on);
+    for (const part of document.querySelectorAll("article details")) {
+      if (on && !part.open) { part.open = true; part.dataset.folded = ""; }
+      if (!on && "folded" in part.dataset) { part.open = false; delete part.dataset.folded; }
+    }
+    drawAll();
+  };
   addEventListener("beforeprint", () => printing(true));
   addEventListener("afterprint", () => printing(false));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());

@@ -16,6 +16,7 @@ from .numbers import shown
 
 Word = Literal["supported", "not supported", "undecided at this size"]
 UNDECIDED: Word = "undecided at this size"
+WORDS: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
 
 RULE = (
     "The two networks of a trial saw the same images, so they are compared trial by trial, and the differences give a 95 % interval: of their mean, corrected for trials that "
@@ -148,7 +149,7 @@ def _at_each(
     words: list[Word] = []
     for column in difference.T:
         words.append(decide(claim, *_interval(curves, column[~np.isnan(column)])))
-    counts = {word: words.count(word) for word in ("supported", "not supported", UNDECIDED)}
+    counts = {word: words.count(word) for word in WORDS}
     if counts["supported"] == len(words):
         word: Word = "supported"
     else:
