@@ -6,9 +6,9 @@ A study declares its claims beside its networks; what a run says to them is comp
 Note [Numbers for the paper's words]: the paper says "initially", "the first few epochs" and "nearly
 the same", and gives no numbers. Here the first epochs are the first quarter of those planned, which
 are 5 of the paper's 20 (OCT, chest) and 7 of its 25 (Kvasir): by the length of a run rather than by
-number, since five epochs are half of a short run. Nearly the same is within 0.01, which is one image
-of a hundred. Where the paper does give a number, as epoch 12 for the OCT networks' overfitting, it
-stands, and a run that ends before it decides nothing.
+number, since five epochs are half of a short run. Nearly the same is within 0.01, one image of a
+hundred. Where the paper does give a number, as epoch 12 for overfitting in the OCT study, it stays,
+and a run that ends before it decides nothing.
 """
 
 from __future__ import annotations

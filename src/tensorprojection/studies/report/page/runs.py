@@ -44,8 +44,8 @@ def read_runs(folders: Sequence[Path], epoch: int | None = None) -> list[Run]:
     held_out = [run.folder for run in found if run.curves.held_out is not None]
     if held_out and len(held_out) < len(found):
         raise StudyError(
-            f"Expected runs, or evaluations on held-out images, in one page, got both: {held_out[0]} "
-            "is an evaluation. Report each alone."
+            "Expected runs, or evaluations on held-out images, in one page, got both: "
+            f"{held_out[0]} is an evaluation. Report each alone."
         )
     return found
 

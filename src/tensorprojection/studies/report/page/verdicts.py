@@ -19,17 +19,19 @@ UNDECIDED: Word = "undecided at this size"
 WORDS: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
 
 RULE = (
-    "The two networks of a trial saw the same images, so they are compared trial by trial, and the differences give a 95 % interval: of their mean, corrected for trials that "
-    "share images (Nadeau & Bengio 2003); where all trials have one division of the images, of "
-    f"their median by the bootstrap, from {FEWEST_FOR_95} trials on.",
-    "A claim is supported where "
-    "the whole interval lies on the claimed side of zero, for “nearly the same” within the margin; "
-    "not supported where the whole interval lies on the other side, for “nearly the same” outside "
-    "of the margin; undecided at this size in all other cases. A claim about every epoch is "
-    "supported where it is at each, and not supported where it is not at one.",
+    "The two networks of a trial saw the same images, so they are compared trial by trial, and "
+    "the differences give a 95 % interval: of their mean, corrected for trials that share images "
+    "(Nadeau & Bengio 2003); where all trials have one division of the images, of their median by "
+    f"the bootstrap, from {FEWEST_FOR_95} trials on.",
+    "A claim is supported where the whole interval lies on the claimed side of zero, for “nearly "
+    "the same” within the margin; not supported where the whole interval lies on the other side, "
+    "for “nearly the same” outside of the margin; undecided at this size in all other cases. A "
+    "claim about every epoch is supported where it is at each, and not supported where it is not "
+    "at one.",
     f"The first epochs are the first {round(100 * FIRST_SHARE)} % of those planned, and their mean "
-    "is compared. Overfitting is how far above its lowest a loss ends. How much a network varies is the mean width of its quartile band, with an interval by the bootstrap over trials. "
-    "Where the paper names an epoch, a run that does not get beyond it decides nothing.",
+    "is compared. Overfitting is how far above its lowest a loss ends. How much a network varies "
+    "is the mean width of its quartile band, with an interval by the bootstrap over trials. Where "
+    "the paper names an epoch, a run that does not get beyond it decides nothing.",
 )
 
 
