@@ -64,7 +64,7 @@ def demo(
     console.print(words.short_table(curves, ("loss", "accuracy", "f1")))
     console.print()
     for line in words.lines(curves, "loss"):
-        console.print(line, markup=False)
+        console.print(line, soft_wrap=True, markup=False)
     made = page.write([out], out)
     console.print(f"\nOpen the page in a browser: {made}", soft_wrap=True, markup=False)
 

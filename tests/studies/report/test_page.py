@@ -103,6 +103,21 @@ def test_the_same_run_gives_the_same_page(run, tmp_path):
     assert first == second
 
 
+def test_claims_that_a_run_cannot_speak_to_stand_apart(run, tmp_path):
+    page = write([run(models=("base", "tpl1"), trials=2)], tmp_path).read_text(encoding="utf-8")
+    text = text_of(page)
+    claims = STUDIES["oct"].claims
+    assert f"Of {len(claims)} claims: " in text
+    apart = page.index("that this run does not have")
+    heard = page[page.index("What the paper claims") : apart]
+    assert "Not in this run" not in heard
+    absent = [claim for claim in claims if "tpl2" in (claim.model, claim.than)]
+    late = [claim for claim in claims if claim not in absent and claim.after >= 5]
+    assert f"{len(absent) + len(late)} of them about networks, epochs or settings" in text
+    rest = page[apart : page.index("The rule that decides")]
+    assert rest.count("Not in this run: TensorProjection 2.") == len(absent)
+
+
 # Several runs
 
 
@@ -137,6 +152,14 @@ def test_tpl_report_takes_one_folder_or_several_and_names_the_page(run, capsys):
     assert f"Page:{a / 'report.html'}" in printed
     with pytest.raises(StudyError, match="folder of a run, got none"):
         app(["report"], exit_on_error=False, result_action="return_value")
+
+
+def test_a_run_and_an_evaluation_on_held_out_images_are_not_compared(run, tmp_path):
+    folders = [run("a"), run("b")]
+    (folders[1] / "held_out.txt").write_text("new.npz")
+    with pytest.raises(StudyError, match=r"got both: .*b is an evaluation") as error:
+        write(folders, tmp_path / "out")
+    assert "\n" not in str(error.value)
 
 
 # Its numbers

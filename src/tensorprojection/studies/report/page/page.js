@@ -22,8 +22,7 @@
     const own = page.charts[figure.dataset.run];
     const kind = figure.dataset.kind;
     if (kind !== "differences") return own[kind][figure.dataset.index];
-    const from = reference[figure.dataset.run] || Object.keys(own.differences)[0];
-    return own.differences[from][figure.dataset.index];
+    return own.differences[reference[figure.dataset.run]][figure.dataset.index];
   }
 
   // uPlot's data and series: the bands' two ends, then single trials, then the medians on top.
@@ -160,6 +159,7 @@
     });
   }
   for (const choice of document.querySelectorAll("select.reference")) {
+    reference[choice.dataset.run] = choice.value;  // after a reload it may be another than the first
     choice.addEventListener("change", () => {
       reference[choice.dataset.run] = choice.value;
       drawAll(choice.dataset.run);

@@ -40,7 +40,10 @@ def run_view(run: Run, key: str, name: str) -> Part:
         "samples": _samples(run),
         "networks": _networks(run),
         "models": [{"name": m, "title": curves.model_title(m), **styles[m]} for m in curves.models],
-        "claims": [{"text": v.claim.text, "word": v.word, "evidence": v.evidence} for v in judged],
+        "claims": [
+            {"text": v.claim.text, "word": v.word, "evidence": v.evidence, "heard": v.heard}
+            for v in judged
+        ],
         "counted": ", ".join(
             f"{count} {word}" for word in WORDS if (count := sum(v.word == word for v in judged))
         ),
@@ -100,7 +103,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         (
             "Machine",
             f"{machine.get('system', '?')}, {machine.get('cores', '?')} cores{gpu}; "
-            f"{last.get('jobs', '?')} processes with {last.get('threads', '?')} threads each",
+            f"processes: {last.get('jobs', '?')}, threads of each: {last.get('threads', '?')}",
         ),
         ("Versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
         ("Code", "; ".join(curves.codes) or "not recorded"),

@@ -42,6 +42,7 @@ class Verdict:
     claim: Claim
     word: Word
     evidence: str
+    heard: bool = True  # False where the run has not what the claim is about
 
 
 def verdicts(curves: Curves, claims: tuple[Claim, ...]) -> list[Verdict]:
@@ -52,17 +53,19 @@ def verdicts(curves: Curves, claims: tuple[Claim, ...]) -> list[Verdict]:
 def _verdict(curves: Curves, claim: Claim) -> Verdict:
     if absent := [name for name in (claim.model, claim.than) if name not in curves.models]:
         titles = ", ".join(map(curves.model_title, absent))
-        return Verdict(claim, UNDECIDED, f"Not in this run: {titles}.")
+        return Verdict(claim, UNDECIDED, f"Not in this run: {titles}.", heard=False)
     channels = getattr(curves.config, "channels", None)  # which some studies have
     if claim.channels is not None and channels != claim.channels:
-        return Verdict(claim, UNDECIDED, f"This run has {channels or 'no such'} channels.")
+        told = f"This run has {channels or 'no such'} channels."
+        return Verdict(claim, UNDECIDED, told, heard=False)
     pair = _pair(curves, claim)
     epochs = curves.epochs[: pair[0].shape[1]]
     planned = curves.config.epochs
     needed = first_epochs(planned) if claim.measure in ("first", "spread") else claim.after + 1
     if epochs[-1] < needed:
         reached = f"This run has got to epoch {epochs[-1]}"
-        return Verdict(claim, UNDECIDED, f"{reached}; the claim is about {_about(claim, needed)}.")
+        told = f"{reached}; the claim is about {_about(claim, needed)}."
+        return Verdict(claim, UNDECIDED, told, heard=False)
     if claim.measure == "each":
         return _at_each(curves, claim, pair[0] - pair[1], epochs)
     first = epochs <= needed
@@ -127,7 +130,7 @@ def _interval(curves: Curves, values: Floats) -> tuple[float, float]:
 def _told(curves: Curves, claim: Claim, values: Floats, low: float, high: float, when: str) -> str:
     if not len(values):
         return "No trial has both networks at these epochs."
-    what = f"{curves.metric_title(claim.metric)}, {when}"
+    what = f"{_capital(curves.metric_title(claim.metric))}, {when}"
     pair = f"{curves.model_title(claim.model)} minus {curves.model_title(claim.than)}"
     trials = "1 trial" if len(values) == 1 else f"{len(values)} trials"
     if math.isnan(low):
@@ -174,13 +177,17 @@ def _spread(curves: Curves, claim: Claim, pair: list[Floats]) -> Verdict:
     low, high = (float(v) for v in np.quantile(widths[0] - widths[1], (0.025, 0.975)))
     now = [float(_width(values[both][None])[0]) for values in pair]
     told = (
-        f"{curves.metric_title(claim.metric)}, mean width of the quartile band over epochs 1 to "
-        f"{pair[0].shape[1]}: "
+        f"{_capital(curves.metric_title(claim.metric))}, mean width of the quartile band over "
+        f"epochs 1 to {pair[0].shape[1]}: "
         f"{curves.model_title(claim.model)} {shown(now[0])}, {curves.model_title(claim.than)} "
         f"{shown(now[1])}; 95 % interval of the difference {shown(low, '+')} to "
         f"{shown(high, '+')}, {count} trials."
     )
     return Verdict(claim, decide(claim, low, high), told)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _width(values: Floats) -> Floats:
