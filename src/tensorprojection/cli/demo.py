@@ -43,7 +43,9 @@ def demo(
     from ..studies.report.curves import read
     from ..studies.run import run
     from .progress import Watch
+    from .run import check_jobs
 
+    check_jobs(jobs)
     config = resolve(OCT, "small", None, SETTINGS)
     _check_same(out, config)
     console = Console(highlight=False)

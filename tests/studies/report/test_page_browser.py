@@ -50,6 +50,7 @@ def opened(driver, page):
     """``opened(width, dark)`` shows the page."""
 
     def show(width=DESK, dark=False):
+        driver.get("about:blank")  # so that it is the new page, and loaded, that is worked with
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}

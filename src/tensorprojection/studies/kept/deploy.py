@@ -85,9 +85,14 @@ def _projects(network: nn.Module) -> bool:
 
 
 def check_target(to: Path) -> None:
-    """A file that can be written: of a known kind, in a folder that is there, and not there yet."""
+    """A new file of a known kind."""
     if to.suffix not in KINDS:
         raise StudyError(f"Expected a file that ends with {' or '.join(KINDS)}, got {to}.")
+    check_new(to)
+
+
+def check_new(to: Path) -> None:
+    """A file that can be written, in a folder that is there, and not there yet."""
     if to.exists():
         raise StudyError(f"{to} is there already. Remove it, or choose another name.")
     if not to.parent.is_dir():
@@ -208,6 +213,10 @@ def _write_onnx(network: nn.Module, x: Tensor, path: Path, about: About) -> None
 
 def read_exported(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
     """The network of an exported file, and its preprocessing."""
+    if path.suffix not in KINDS:
+        raise StudyError(
+            f"Expected a network: a {' or '.join(KINDS)} file, or the folder of a run, got {path}."
+        )
     if not path.is_file():
         raise StudyError(f"Expected an exported network, got {path}: there is no such file.")
     try:

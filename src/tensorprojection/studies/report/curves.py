@@ -14,7 +14,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from ..config import PHANTOMS, RunConfig
 from ..errors import StudyError
-from ..record import read_record
+from ..record import check_begun, read_record
 from ..registry import config_of, find_study, read_config
 from ..results import HELD_OUT, RESULTS, UnitFiles, gather
 from ..study import Study
@@ -133,8 +133,7 @@ def read(folder: Path) -> Curves:
     """The results in a run's folder; a ``StudyError`` where they are not as a run writes them."""
     if not folder.is_dir():
         raise StudyError(f"Expected the folder of a run, got {folder}: there is no such folder.")
-    if not any((folder / name).exists() for name in ("trials", RESULTS, "config.toml")):
-        raise StudyError(f"Expected {RESULTS} in the folder of a run: there is none in {folder}.")
+    check_begun(folder)
     config = _config(folder)
     study = find_study(config.study)
     frame, damage = _rows(folder, config, study)
