@@ -51,7 +51,7 @@ def test_a_run_under_way_is_seen_by_its_files(tmp_path):
     assert f"{100 * 99 / 105:.0f} % of all epochs" in capture.get()
     for foreign, text in (
         (tmp_path / "none", "no such folder"),
-        (tmp_path, "neither config.toml nor"),
+        (tmp_path, "has neither config"),
     ):
         with pytest.raises(StudyError, match=text):
             look(foreign)
