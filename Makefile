@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint coverage fuzz bench docs dist wheels clean
+.PHONY: help setup demo test test-all browser lint coverage fuzz bench docs dist wheels clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,7 +55,15 @@ lint: $(VENV)/.test $(VENV)/.kernels ## style and types
 test: lint ## lint, types and the tests, without those marked heavy
 	$(BIN)/pytest -n 2 -m "not heavy"
 
-test-all: test $(VENV)/.heavy ## make test, then the heavy tests; "make test test-all" repeats nothing
+# For the tests of the report page. No failure stops make: without a browser they are skipped with a reason.
+browser:
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
+		{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+			{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive \
+				apt-get install -y -qq --no-install-recommends chromium chromium-driver; }; } || \
+		echo "Without Chromium and chromedriver, the tests of the page in a browser are skipped."
+
+test-all: test browser $(VENV)/.heavy ## make test, then the heavy tests; "make test test-all" repeats nothing
 	$(BIN)/pytest -n 2 -m heavy || test $$? -eq 5 # 5: no test is marked so
 
 coverage: $(VENV)/.test $(VENV)/.kernels ## what the tests of make test reach, by file; TESTS=tests/nn for some of them

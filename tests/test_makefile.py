@@ -19,6 +19,17 @@ esac
 """
 
 
+def tools(folder, **scripts):
+    """A folder of commands, each of which is a shell script."""
+    made = folder / "tools"
+    made.mkdir()
+    for name, script in scripts.items():
+        path = made / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return made
+
+
 @pytest.fixture
 def make(tmp_path):
     """``make("test", heavy=1)``: make's exit code, and its calls of pytest and of pip."""
@@ -32,10 +43,11 @@ def make(tmp_path):
         path.chmod(0o755)
     for stamp in (".test", ".kernels", ".heavy"):  # all is installed
         (tmp_path / stamp).touch()
+    path = f"{tools(tmp_path, chromium='', chromedriver='')}:{os.environ['PATH']}"
 
     def run(*targets, light=0, heavy=0):
         calls.write_text("")
-        told = {"CALLS": str(calls), "LIGHT": str(light), "HEAVY": str(heavy)}
+        told = {"CALLS": str(calls), "LIGHT": str(light), "HEAVY": str(heavy), "PATH": path}
         done = subprocess.run(
             ["make", f"VENV={tmp_path}", *targets],
             cwd=ROOT,
@@ -79,3 +91,47 @@ def test_a_failure_is_one(code, make):
 
 def test_no_test_at_all_is_a_failure(make):
     assert make("test", light=5) == (2, ["not heavy"])
+
+
+# The browser
+
+
+@pytest.mark.parametrize(
+    ("user", "there", "apt", "installed"),
+    [
+        (0, {"chromium", "chromedriver"}, 0, None),  # nothing to do
+        (0, {"chromium"}, 0, True),
+        (0, set(), 0, True),
+        (0, set(), 100, False),  # no network, or no such package
+        (0, set(), None, None),  # no Debian
+        (1000, set(), 0, None),  # not ours to install
+    ],
+)
+def test_a_browser_is_installed_where_it_can_be_and_never_stops_make(
+    user, there, apt, installed, tmp_path
+):
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    calls = tmp_path / "calls"
+    calls.touch()
+    scripts = dict.fromkeys(there, "") | {"id": f"echo {user}"}
+    if apt is not None:
+        scripts["apt_get"] = f'echo "$*" >> {calls}\nexit {apt}'
+    found = tools(tmp_path, **scripts)
+    (found / "sh").symlink_to(shutil.which("sh"))
+    done = subprocess.run(
+        [shutil.which("make"), "PYTHON=python", "browser"],
+        cwd=ROOT,
+        env={"PATH": str(found), "MAKEFLAGS": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    asked = [line for line in calls.read_text().splitlines() if line.startswith("install ")]
+    if installed is None:
+        assert not asked
+    else:
+        (line,) = asked
+        assert line.endswith(" chromium chromium-driver")
+    skipped = there != {"chromium", "chromedriver"} and not installed
+    assert ("are skipped" in done.stdout) == skipped

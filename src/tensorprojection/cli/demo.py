@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-# Enough trials for an interval, few enough images and epochs for three minutes on two cores.
+if TYPE_CHECKING:
+    from ..studies.config import RunConfig
+
+# Enough trials for an interval; small enough images for three minutes on two cores, and enough of
+# them that the networks learn: of half as many, all still guess after twice the epochs.
 SETTINGS = {
     "models": ("base", "avg", "tpl1", "tpl1-block"),
-    "size": 64,
-    "images": 480,
+    "size": 48,
+    "images": 960,
     "trials": 6,
-    "epochs": 10,
+    "epochs": 8,
 }
 
 
@@ -39,8 +43,11 @@ def demo(
     from ..studies.report.curves import read
     from ..studies.run import run
     from .progress import Watch
+    from .run import check_jobs
 
+    check_jobs(jobs)
     config = resolve(OCT, "small", None, SETTINGS)
+    _check_same(out, config)
     console = Console(highlight=False)
     try:
         with Watch(console) as watch:
@@ -51,11 +58,29 @@ def demo(
     if outcome.failures:
         print(f"tpl: {len(outcome.failures)} networks were not trained.", file=sys.stderr)
         sys.exit(1)
+    if outcome.was_finished:
+        told = f"{out} has a finished demo: nothing was trained. Remove it to train again."
+        console.print(told, soft_wrap=True, markup=False)
     curves = read(out)
     console.print()
     console.print(words.short_table(curves, ("loss", "accuracy", "f1")))
     console.print()
     for line in words.lines(curves, "loss"):
-        console.print(line, markup=False)
+        console.print(line, soft_wrap=True, markup=False)
     made = page.write([out], out)
     console.print(f"\nOpen the page in a browser: {made}", soft_wrap=True, markup=False)
+
+
+def _check_same(out: Path, config: RunConfig) -> None:
+    """What is there is this version's demo; another's would be carried on, or be shown as this."""
+    from ..studies.code_version import code_version
+    from ..studies.errors import StudyError
+    from ..studies.record import read_record
+
+    if not (starts := read_record(out).starts):
+        return
+    last = starts[-1]
+    if last["settings"] != config.as_settings() or last["code"] != code_version(config.study):
+        raise StudyError(
+            f"{out} has a run that is not this version's demo. Remove it, or choose another `out`."
+        )

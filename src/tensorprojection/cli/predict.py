@@ -33,12 +33,13 @@ def predict(
 
     from ..studies.errors import StudyError
     from ..studies.files import write_whole
+    from ..studies.kept.deploy import check_new
     from ..studies.kept.predict import as_csv, image_files, open_predictor, write_masks
     from ..studies.kept.predict import predict as say
     from .export import trial_number
 
-    if csv is not None and csv.exists():
-        raise StudyError(f"{csv} is there already. Remove it, or choose another name.")
+    if csv is not None:
+        check_new(csv)
     files = image_files(images)
     predictor = open_predictor(network, model, trial_number(trial))
     if csv is not None and predictor.masks:

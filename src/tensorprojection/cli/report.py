@@ -40,7 +40,8 @@ def report(
         curves = runs[0].curves
         console.print(render(curves))
         write(curves, where)
-        console.print(f"Figures: {where / 'figures'}", soft_wrap=True, markup=False)
+        if curves.held_out is None:
+            console.print(f"Figures: {where / 'figures'}", soft_wrap=True, markup=False)
         console.print(
             f"Table: {where / 'table.md'}, {where / 'table.csv'}", soft_wrap=True, markup=False
         )

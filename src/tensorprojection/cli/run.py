@@ -100,8 +100,7 @@ def run(study: str, /, **given: Any) -> None:
     settings = as_settings(known, given) | _chosen(known, given)
     ray, devices = _places(given)
     resolved = resolve(known, preset, config, settings, trained_here=ray is None)
-    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
-        raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
+    check_jobs(jobs)
     usual = Path("runs") / f"{known.name}-{preset_for(preset, config, known)}"
     folder = given.get("out") or usual
     if (limits := given.get("unpack_limits")) is not None:
@@ -139,6 +138,12 @@ def run(study: str, /, **given: Any) -> None:
             f"tpl: {len(outcome.failures)} networks were not trained; see above.", file=sys.stderr
         )
         sys.exit(1)
+
+
+def check_jobs(jobs: int | None) -> None:
+    """As many processes as a machine may have."""
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
 
 
 def _places(given: dict[str, Any]) -> tuple[RayOptions | None, Devices]:

@@ -62,6 +62,15 @@ def read_record(run: Path) -> Record:
     return Record(whole)
 
 
+def check_begun(run: Path) -> None:
+    """A folder that says what was run; one with neither file is not a run's, or half of one."""
+    if not any((run / name).exists() for name in ("config.toml", "record.json")):
+        raise StudyError(
+            f"Expected the folder of a run, got {run}: it has neither config.toml nor record.json, "
+            "which say what was run."
+        )
+
+
 def add_record(run: Path, config: RunConfig, inputs: RunInputs, jobs: int) -> None:
     """One more start of this run, in ``record.json``."""
     starts = read_record(run).starts

@@ -1,6 +1,7 @@
 """Kept networks: what is kept, and using it again."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -361,7 +362,21 @@ def test_held_out_images_give_the_tables_and_the_page_of_a_run(run, tmp_path, ca
     tpl(evaluate, folder, "--data", file)
     where = folder / "evaluated-held"
     assert (where / "report.html").exists()
-    assert "held-out images of held.npz" in (where / "table.md").read_text()
+    page, table = ((where / n).read_text(encoding="utf-8") for n in ("report.html", "table.md"))
+    assert "held-out images of held.npz" in table
+    assert "## Held-out accuracy" in table
+    # Nothing says that these are validation images, or that there are epochs to look at.
+    seen = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.S)
+    for text in (capsys.readouterr().out, table, seen):
+        assert "held-out" in text
+        for word in ("validation loss", "validation accuracy", "last epoch", "best epoch"):
+            assert word not in text.lower()
+    for part in ("What the paper claims", "Curves", "by epoch", "not recorded"):
+        assert part not in seen
+    assert not (where / "figures").exists()
+    for model in ("base", "tpl1"):  # confusion matrices: of every image by each trial's network
+        title = STUDIES["oct"].models[model]
+        assert f"<caption>{title} (2 trials)</caption>" in seen
     curves = read(where)
     x = torch.from_numpy(held.images).float()[:, None].expand(-1, 3, -1, -1) / 255
     for model in ("base", "tpl1"):

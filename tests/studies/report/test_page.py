@@ -103,6 +103,21 @@ def test_the_same_run_gives_the_same_page(run, tmp_path):
     assert first == second
 
 
+def test_claims_that_a_run_cannot_speak_to_stand_apart(run, tmp_path):
+    page = write([run(models=("base", "tpl1"), trials=2)], tmp_path).read_text(encoding="utf-8")
+    text = text_of(page)
+    claims = STUDIES["oct"].claims
+    assert f"Of {len(claims)} claims: " in text
+    apart = page.index("that this run does not have")
+    heard = page[page.index("What the paper claims") : apart]
+    assert "Not in this run" not in heard
+    absent = [claim for claim in claims if "tpl2" in (claim.model, claim.than)]
+    late = [claim for claim in claims if claim not in absent and claim.after >= 5]
+    assert f"{len(absent) + len(late)} of them about networks, epochs or settings" in text
+    rest = page[apart : page.index("The rule that decides")]
+    assert rest.count("Not in this run: TensorProjection 2.") == len(absent)
+
+
 # Several runs
 
 
@@ -137,6 +152,14 @@ def test_tpl_report_takes_one_folder_or_several_and_names_the_page(run, capsys):
     assert f"Page:{a / 'report.html'}" in printed
     with pytest.raises(StudyError, match="folder of a run, got none"):
         app(["report"], exit_on_error=False, result_action="return_value")
+
+
+def test_a_run_and_an_evaluation_on_held_out_images_are_not_compared(run, tmp_path):
+    folders = [run("a"), run("b")]
+    (folders[1] / "held_out.txt").write_text("new.npz")
+    with pytest.raises(StudyError, match=r"got both: .*b is an evaluation") as error:
+        write(folders, tmp_path / "out")
+    assert "\n" not in str(error.value)
 
 
 # Its numbers
@@ -213,7 +236,7 @@ def test_claims_are_about_what_the_study_has(study):
     for claim in study.claims:
         assert {claim.model, claim.than} <= set(study.models)
         assert claim.metric in {metric.name for metric in study.measured}
-        assert claim.epochs is not None or claim.measure in ("each", "last", "spread")
+        assert claim.measure != "rise" or claim.metric == "loss"  # of which less is better
         assert (claim.margin > 0) == (claim.direction == "equal")
 
 
@@ -246,30 +269,50 @@ def shifted(curves, by):
     return replace(curves, values={**curves.values, ("loss", "tpl1"): base + by + noise})
 
 
-@pytest.mark.parametrize("measure", ["mean", "each", "last"])
+@pytest.mark.parametrize("measure", ["first", "each", "last"])
 def test_a_clear_difference_is_seen_whichever_way_it_goes(run, measure):
     curves = read(run())
-    claim = Claim("", "loss", "tpl1", "base", "lower", measure, epochs=(1, 3))
+    claim = Claim("", "loss", "tpl1", "base", "lower", measure)
     for by, word in ((-0.1, "supported"), (0.1, "not supported"), (0.0, UNDECIDED)):
         (verdict,) = verdicts(shifted(curves, by), (claim,))
         assert verdict.word == word
 
 
-def test_a_rise_is_from_its_first_epoch_to_the_last(run):
+def test_the_first_epochs_are_a_quarter_of_those_planned(run):
+    curves = read(run(epochs=8))
+    claim = Claim("", "loss", "tpl1", "base", "lower", "first")
+    early = shifted(curves, np.array([-0.1, -0.1, *[0.3] * 6]))  # what comes later is nothing
+    (verdict,) = verdicts(early, (claim,))
+    assert verdict.word == "supported"
+    assert "mean of epochs 1 to 2" in verdict.evidence
+    (verdict,) = verdicts(early.until(1), (claim,))
+    assert verdict.word == UNDECIDED
+    assert "epoch 1; the claim is about epochs 1 to 2" in verdict.evidence
+
+
+def test_a_rise_is_from_the_lowest_to_the_last(run):
     curves = read(run())
-    rising = shifted(curves, np.array([9.0, 9.0, 0.0, 0.1, 0.2]))  # what was before 3 is nothing
-    claim = Claim("", "loss", "tpl1", "base", "higher", "rise", epochs=(3, 5))
+    flat = {**curves.values, ("loss", "base"): np.full((7, 5), 0.5)}
+    flat = replace(curves, values=flat)
+    claim = Claim("", "loss", "tpl1", "base", "higher", "rise", after=3)
+    # Below the base at every epoch, and yet it rises: from its own lowest.
+    rising = shifted(flat, np.array([-0.1, -0.4, -0.3, -0.3, -0.2]))
     (verdict,) = verdicts(rising, (claim,))
     assert verdict.word == "supported"
+    falling = shifted(flat, np.array([0.5, 0.4, 0.3, 0.2, 0.1]))
+    assert verdicts(falling, (replace(claim, direction="equal", margin=0.01),))[0].word == (
+        "supported"  # neither ends above its lowest
+    )
     (verdict,) = verdicts(rising.until(3), (claim,))
     assert verdict.word == UNDECIDED
-    assert "ends with epoch 3" in verdict.evidence
+    assert "epoch 3; the claim is about what comes after epoch 3" in verdict.evidence
 
 
-def test_a_narrower_band_is_seen(run):
-    curves = read(run(trials=20))
+def test_a_narrower_band_of_the_first_epochs_is_seen(run):
+    curves = read(run(trials=20, epochs=8))
     base = curves.values["loss", "base"]
     narrow = np.median(base, axis=0) + (base - np.median(base, axis=0)) / 10
+    narrow[:, 2:] = 10 * base[:, 2:]  # wide, but later
     squeezed = replace(curves, values={**curves.values, ("loss", "tpl1"): narrow})
     claim = Claim("", "loss", "tpl1", "base", "lower", "spread")
     assert verdicts(squeezed, (claim,))[0].word == "supported"

@@ -35,8 +35,12 @@ def driver():
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     evil = "</script><script>document.title = 'run'</script>"
+    # "avg" comes before "base" by the alphabet, and after it in the run.
     run = synthetic_run(
-        folder / "run", class_names=(evil, "CNV", "DME", "DRUSEN"), name_of="<img src=x onerror=x>"
+        folder / "run",
+        models=("base", "tpl1", "tpl2", "avg"),
+        class_names=(evil, "CNV", "DME", "DRUSEN"),
+        name_of="<img src=x onerror=x>",
     )
     return write([run, synthetic_run(folder / "second", trials=6, epochs=4)], folder / "out")
 
@@ -46,6 +50,7 @@ def opened(driver, page):
     """``opened(width, dark)`` shows the page."""
 
     def show(width=DESK, dark=False):
+        driver.get("about:blank")  # so that it is the new page, and loaded, that is worked with
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
@@ -78,7 +83,8 @@ def colours(driver, figure):
     return driver.execute_script(script, figure)
 
 
-BLUE, ORANGE = "0,114,178", "213,94,0"  # MaxPooling and TensorProjection 1, as in the figures
+# MaxPooling and the first two TensorProjections, as in the figures
+BLUE, ORANGE, GREEN = "0,114,178", "213,94,0", "0,158,115"
 
 
 def hover(driver, figure):
@@ -168,6 +174,7 @@ def test_differences_can_be_taken_from_another_network(opened):
     driver = opened()
     figure = find(driver, "#run1-differences figure.chart")[0]
     assert BLUE not in colours(driver, figure)  # MaxPooling minus itself
+    assert GREEN in colours(driver, figure)
     choice = find(driver, "#run1-differences select.reference")[0]
     driver.execute_script(
         "arguments[0].value = 'tpl1'; arguments[0].dispatchEvent(new Event('change'))", choice
@@ -222,3 +229,17 @@ def test_it_is_printed_on_white_also_where_it_is_dark(opened):
     after = driver.execute_script("return getComputedStyle(arguments[0]).backgroundColor", body)
     assert after != ground
     assert len(driver.print_page()) > 10_000
+
+
+def test_what_is_folded_away_is_printed_and_folded_again(opened):
+    driver = opened()
+    parts = find(driver, "article details")
+    states = [part.get_attribute("open") is not None for part in parts]
+    assert len(set(states)) == 2  # some are open from the start
+    whole = "return document.documentElement.scrollHeight"
+    before = driver.execute_script(whole)
+    driver.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert all(part.get_attribute("open") is not None for part in parts)
+    assert driver.execute_script(whole) > before
+    driver.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert [part.get_attribute("open") is not None for part in parts] == states

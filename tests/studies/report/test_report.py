@@ -558,7 +558,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 
 def test_a_folder_without_results(tmp_path):
-    with pytest.raises(StudyError, match=r"Expected results\.parquet in the folder of a run"):
+    with pytest.raises(StudyError, match=r"neither config\.toml nor record\.json"):
         report(tmp_path)
 
 

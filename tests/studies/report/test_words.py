@@ -49,7 +49,10 @@ def test_a_run_under_way_is_seen_by_its_files(tmp_path):
     with console.capture() as capture:
         console.print(shown(state))
     assert f"{100 * 99 / 105:.0f} % of all epochs" in capture.get()
-    for foreign, text in ((tmp_path / "none", "no such folder"), (tmp_path, "no config.toml")):
+    for foreign, text in (
+        (tmp_path / "none", "no such folder"),
+        (tmp_path, "has neither config"),
+    ):
         with pytest.raises(StudyError, match=text):
             look(foreign)
 

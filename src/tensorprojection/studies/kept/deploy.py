@@ -24,6 +24,7 @@ from tensorprojection import (
     fold,
 )
 
+from ..config import Place, own_settings
 from ..data.stored import open_stored
 from ..errors import StudyError
 from ..registry import find_study
@@ -84,9 +85,14 @@ def _projects(network: nn.Module) -> bool:
 
 
 def check_target(to: Path) -> None:
-    """A file that can be written: of a known kind, in a folder that is there, and not there yet."""
+    """A new file of a known kind."""
     if to.suffix not in KINDS:
         raise StudyError(f"Expected a file that ends with {' or '.join(KINDS)}, got {to}.")
+    check_new(to)
+
+
+def check_new(to: Path) -> None:
+    """A file that can be written, in a folder that is there, and not there yet."""
     if to.exists():
         raise StudyError(f"{to} is there already. Remove it, or choose another name.")
     if not to.parent.is_dir():
@@ -133,6 +139,12 @@ def preprocessing(about: About) -> dict[str, Any]:
     study = find_study(about.config.study)
     kind, size = study.images, about.config.size
     channels = 1 if kind.mode == "L" else 3
+    # What is this study's own, such as which frozen network; not where a file was.
+    own = {
+        name: getattr(about.config, name)
+        for name, field in own_settings(study.settings).items()
+        if not any(isinstance(m, Place) for m in field.metadata)
+    }
     return {
         "format": FORMAT,
         "study": study.name,
@@ -141,6 +153,7 @@ def preprocessing(about: About) -> dict[str, Any]:
         "epoch": about.epoch,
         "metrics": dict(about.metrics),
         "code": about.code,
+        "settings": own,
         "size": size,
         "mode": kind.mode,
         "masks": kind.masks,
@@ -200,6 +213,10 @@ def _write_onnx(network: nn.Module, x: Tensor, path: Path, about: About) -> None
 
 def read_exported(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
     """The network of an exported file, and its preprocessing."""
+    if path.suffix not in KINDS:
+        raise StudyError(
+            f"Expected a network: a {' or '.join(KINDS)} file, or the folder of a run, got {path}."
+        )
     if not path.is_file():
         raise StudyError(f"Expected an exported network, got {path}: there is no such file.")
     try:

@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.images import ImageSet
 from ..data.sources import open_images
 from ..errors import StudyError
 from ..files import write_whole
+from ..inputs import Rows
 from ..registry import find_study
-from ..results import HELD_OUT, write_results
+from ..results import HELD_OUT, UnitFiles, write_results
 from ..samples import write_samples
+from ..trial.observer import Observer
 from .deploy import BATCH, pixels
 from .networks import KeptNetwork, check_is_run, load_network, run_config, trials_of
 
 CHUNK = 4 * BATCH
+
+
+@dataclass(frozen=True)
+class HeldOutData:
+    """Images that nothing was trained on, as pixels, and their classes or masks."""
+
+    images: ImageSet
+
+    def sides(self, trial: int) -> tuple[Rows, Rows]:
+        return np.arange(0), np.arange(len(self.images))
+
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        x = pixels(np.asarray(self.images.images[rows]))
+        if self.images.labels is not None:
+            return x, torch.from_numpy(np.asarray(self.images.labels[rows]))
+        assert self.images.masks is not None
+        return x, torch.from_numpy(np.asarray(self.images.masks[rows]))[:, None].float()
 
 
 def evaluate(
@@ -50,7 +71,13 @@ def evaluate(
     if not networks:
         raise StudyError(f"Expected kept networks in {run}, got none.")
     _check_classes(networks[0], opened.images)
-    measured = _measure(networks, opened.images, progress)
+    # Nothing but predictions is looked at: the layers are those of the run's own page.
+    observers = [
+        Observer(nn.Identity(), UnitFiles.of(out, kept.about.trial - 1, kept.about.model).observed)
+        for kept in networks
+    ]
+    held_out = HeldOutData(opened.images)
+    measured = _measure(networks, observers, held_out, progress)
     rows = []
     for kept, metrics in zip(networks, measured, strict=True):
         about = kept.about
@@ -58,6 +85,9 @@ def evaluate(
         then = {"train_loss": about.metrics["train_loss"], "kept_at_epoch": about.epoch}
         rows.append({**named, **metrics, **then, "code": about.code})
     out.mkdir(parents=True)
+    for observer in observers:
+        observer.file.parent.mkdir(parents=True, exist_ok=True)
+        observer.keep(1, held_out, np.arange(len(opened.images)))
     # One set of images for all trials, which is what this split stands for.
     own = {"split": "as-shipped", "epochs": 1, "data": str(data)}
     write_whole(out / "config.toml", config.model_copy(update=own).as_toml())
@@ -77,26 +107,27 @@ def _check_classes(kept: KeptNetwork, images: ImageSet) -> None:
 
 
 def _measure(
-    networks: list[KeptNetwork], images: ImageSet, progress: Callable[[int, int], None]
+    networks: list[KeptNetwork],
+    observers: list[Observer],
+    data: HeldOutData,
+    progress: Callable[[int, int], None],
 ) -> list[dict[str, float]]:
     """All networks at once, as what comes before them may take longer than they do."""
     config = networks[0].about.config
     study = find_study(config.study)
     front = study.front(config).eval()
     metrics = [study.metrics() for _ in networks]
-    with torch.inference_mode():
-        for start in range(0, len(images), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(images)))
-            x = front(pixels(np.asarray(images.images[rows])))
-            y = _targets(images, rows)
-            for kept, own in zip(networks, metrics, strict=True):
-                own.update(kept.network(x), y)
-            progress(int(rows[-1]) + 1, len(images))
+    count = len(data.images)
+    with torch.inference_mode(), ExitStack() as looking:
+        for observer in observers:
+            looking.enter_context(observer.looking())
+        for start in range(0, count, CHUNK):
+            rows = np.arange(start, min(start + CHUNK, count))
+            x, y = data.batch(rows)
+            x = front(x)
+            for kept, own, observer in zip(networks, metrics, observers, strict=True):
+                output = kept.network(x)
+                own.update(output, y)
+                observer.update(output, y)
+            progress(int(rows[-1]) + 1, count)
     return [own.compute() for own in metrics]
-
-
-def _targets(images: ImageSet, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
-    if images.labels is not None:
-        return torch.from_numpy(np.asarray(images.labels[rows]))
-    assert images.masks is not None
-    return torch.from_numpy(np.asarray(images.masks[rows]))[:, None].float()

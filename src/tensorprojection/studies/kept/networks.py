@@ -14,7 +14,7 @@ from torch import nn
 from ..config import RunConfig
 from ..errors import StudyError
 from ..network_file import AGAIN, read_header, read_tensors, score
-from ..record import read_record
+from ..record import check_begun, read_record
 from ..registry import config_of, find_study, read_config
 from ..results import UnitFiles
 from ..samples import read_samples
@@ -94,6 +94,7 @@ def check_is_run(run: Path) -> None:
 
 def run_config(run: Path) -> RunConfig:
     """The settings of a run, by its record or its ``config.toml``."""
+    check_begun(run)
     recorded = read_record(run).settings
     if recorded is not None:
         return config_of(recorded, run / "record.json")

@@ -57,6 +57,10 @@ def open_predictor(source: Path, model: str | None, trial: int | str) -> Predict
             raise StudyError(f"Expected a trial's number or best, got {trial!r}.")
         kept = load_network(source, model, "best" if isinstance(trial, str) else trial)
         return Predictor(whole(kept.network, kept.about), preprocessing(kept.about))
+    if model is not None or trial != "best":
+        raise StudyError(
+            f"`model` and `trial` are for the folder of a run; {source} has one network."
+        )
     return Predictor(*read_exported(source))
 
 

@@ -14,7 +14,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from ..config import PHANTOMS, RunConfig
 from ..errors import StudyError
-from ..record import read_record
+from ..record import check_begun, read_record
 from ..registry import config_of, find_study, read_config
 from ..results import HELD_OUT, RESULTS, UnitFiles, gather
 from ..study import Study
@@ -62,7 +62,11 @@ class Curves:
     def metric_title(self, metric: str) -> str:
         """The metric as a reader knows it."""
         titles = {known.name: known.title for known in self.study.measured}
-        return titles.get(metric, "training loss")
+        if self.held_out is None:
+            return titles.get(metric, "training loss")
+        # The networks' choice went by the validation images; these are others.
+        of_run = titles.get(metric, "training loss at the epoch that was kept")
+        return of_run.replace("validation", "held-out")
 
     def higher_is_better(self, metric: str) -> bool:
         return any(m.name == metric and m.higher_is_better for m in self.study.measured)
@@ -129,8 +133,7 @@ def read(folder: Path) -> Curves:
     """The results in a run's folder; a ``StudyError`` where they are not as a run writes them."""
     if not folder.is_dir():
         raise StudyError(f"Expected the folder of a run, got {folder}: there is no such folder.")
-    if not any((folder / name).exists() for name in ("trials", RESULTS, "config.toml")):
-        raise StudyError(f"Expected {RESULTS} in the folder of a run: there is none in {folder}.")
+    check_begun(folder)
     config = _config(folder)
     study = find_study(config.study)
     frame, damage = _rows(folder, config, study)

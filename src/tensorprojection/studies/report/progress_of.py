@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import StudyError
-from ..record import read_record
+from ..record import check_begun, read_record
 from ..registry import config_of, find_study, read_config
 from ..results import UnitFiles
 from .page.numbers import shown as number
@@ -52,10 +52,9 @@ def look(folder: Path) -> RunState:
     """Read the folder; ``StudyError`` where it is not a run's."""
     if not folder.is_dir():
         raise StudyError(f"Expected the folder of a run, got {folder}: there is no such folder.")
+    check_begun(folder)
     path = folder / "config.toml"
     recorded = None if path.exists() else read_record(folder).settings
-    if recorded is None and not path.exists():
-        raise StudyError(f"Expected the folder of a run, got {folder}: it has no config.toml.")
     config = read_config(path) if recorded is None else config_of(recorded, path)
     study = find_study(config.study)
     states, seconds = [], 0.0

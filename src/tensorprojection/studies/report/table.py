@@ -32,6 +32,11 @@ ABOUT_ONE_SPLIT = (
     "starts and orders of batches, not of other images."
 )
 
+ABOUT_HELD_OUT = (
+    "All trials are measured on the same held-out images: the interval speaks of networks from "
+    "other splits, starts and orders of batches, not of other held-out images."
+)
+
 
 @dataclass(frozen=True)
 class ComparisonRow:
@@ -189,17 +194,24 @@ def write(curves: Curves, folder: Path) -> list[Path]:
 
 def notes(curves: Curves, made: Sequence[ComparisonRow]) -> list[str]:
     """How to read the table, and what it leaves out."""
-    result = [
-        f"Medians and 25–75 % ranges over {_trials(curves, made)}. Best: the epoch, in "
-        "parentheses, whose median is best; chosen by these very values, so it flatters."
-    ]
+    held_out = curves.held_out is not None
+    result = [f"Medians and 25–75 % ranges over {_trials(curves, made)}."]
+    if held_out:
+        result[0] += " Each network is as it was kept in its trial, by its validation images."
+    else:
+        result[0] += (
+            " Best: the epoch, in parentheses, whose median is best; chosen by these very values, "
+            "so it flatters."
+        )
     if _compares(curves):
+        when = "" if held_out else " at the last epoch"
         result.append(
-            f"Minus {curves.model_title(BASE)}: the median of the differences at the last epoch, "
+            f"Minus {curves.model_title(BASE)}: the median of the differences{when}, "
             "trial by trial, with a 95 % bootstrap interval; and the trials in which the model is "
             "better."
         )
-        result.append(ABOUT_RESPLITS if curves.config.split != "as-shipped" else ABOUT_ONE_SPLIT)
+        one_split = ABOUT_HELD_OUT if held_out else ABOUT_ONE_SPLIT
+        result.append(ABOUT_RESPLITS if curves.config.split != "as-shipped" else one_split)
         if any(0 < row.pairs < FEWEST_FOR_95 for row in made):
             result.append(
                 f"Of fewer than {FEWEST_FOR_95} trials, the interval holds less than 95 %."
@@ -241,6 +253,8 @@ def _trials(curves: Curves, made: Sequence[ComparisonRow]) -> str:
     if set(counts.values()) == {planned}:
         return _count(planned, "trial")
     each = "; ".join(f"{title}: {count}" for title, count in counts.items())
+    if curves.held_out is not None:
+        return f"the trials of which a network was kept ({each}; planned: {planned})"
     return f"the trials that have reached epoch {made[0].last_epoch} ({each}; planned: {planned})"
 
 
@@ -250,6 +264,8 @@ def _compares(curves: Curves) -> bool:
 
 def _header(curves: Curves, own: Sequence[ComparisonRow]) -> list[str]:
     names = ["model", f"last epoch ({own[0].last_epoch})", "best epoch"]
+    if curves.held_out is not None:  # of each network there is one
+        names = ["model", "median"]
     if _compares(curves):
         names += [f"minus {curves.model_title(BASE)}", "better"]
     return names
@@ -262,8 +278,9 @@ def _cells(curves: Curves, row: ComparisonRow) -> list[str]:
     cells = [
         row.title,
         f"{_number(row.last_median)}{_range(row.last_25, row.last_75, row.trials)}",
-        f"{best}{_range(row.best_25, row.best_75, row.trials)}",
     ]
+    if curves.held_out is None:
+        cells.append(f"{best}{_range(row.best_25, row.best_75, row.trials)}")
     if _compares(curves):
         if row.pairs:
             interval = f" [{_number(row.difference_low, '+')}, {_number(row.difference_high, '+')}]"

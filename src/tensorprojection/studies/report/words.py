@@ -14,13 +14,14 @@ from .table import ComparisonRow, rows
 
 
 def short_table(curves: Curves, metrics: tuple[str, ...]) -> Table:
-    """Medians at the last epoch, a line for each network."""
+    """Medians of validation metrics at the last epoch, a line for each network, in 80 columns."""
     made = {(row.metric, row.model): row for row in rows(curves)}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     last = made[metrics[0], curves.models[0]].last_epoch
-    table.add_column(Text(f"median at epoch {last}"))
+    table.add_column(Text(f"validation medians, epoch {last}"))
     for metric in metrics:
-        table.add_column(Text(curves.metric_title(metric)), justify="right")
+        title = curves.metric_title(metric).removeprefix("validation ")
+        table.add_column(Text(title), justify="right")
     for model in curves.models:
         cells = [shown(made[metric, model].last_median) for metric in metrics]
         table.add_row(Text(curves.model_title(model)), *cells)

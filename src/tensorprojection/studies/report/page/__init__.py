@@ -109,4 +109,9 @@ def _together(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
                 )
             rows.append({"title": runs[0].curves.model_title(model), "cells": cells})
         tables.append({"title": runs[0].curves.metric_title(metric), "rows": rows})
-    return {"names": list(names), "settings": differing(runs), "tables": tables}
+    return {
+        "names": list(names),
+        "settings": differing(runs),
+        "tables": tables,
+        "held_out": runs[0].curves.held_out is not None,
+    }

@@ -22,8 +22,7 @@
     const own = page.charts[figure.dataset.run];
     const kind = figure.dataset.kind;
     if (kind !== "differences") return own[kind][figure.dataset.index];
-    const from = reference[figure.dataset.run] || Object.keys(own.differences)[0];
-    return own.differences[from][figure.dataset.index];
+    return own.differences[reference[figure.dataset.run]][figure.dataset.index];
   }
 
   // uPlot's data and series: the bands' two ends, then single trials, then the medians on top.
@@ -160,13 +159,21 @@
     });
   }
   for (const choice of document.querySelectorAll("select.reference")) {
+    reference[choice.dataset.run] = choice.value;  // after a reload it may be another than the first
     choice.addEventListener("change", () => {
       reference[choice.dataset.run] = choice.value;
       drawAll(choice.dataset.run);
     });
   }
-  // A page is printed on white, whatever it is shown on.
-  const printing = on => { document.documentElement.classList.toggle("printing", on); drawAll(); };
+  // A page is printed on white, whatever it is shown on, and whole: what is folded away is opened.
+  const printing = on => {
+    document.documentElement.classList.toggle("printing", on);
+    for (const part of document.querySelectorAll("article details")) {
+      if (on && !part.open) { part.open = true; part.dataset.folded = ""; }
+      if (!on && "folded" in part.dataset) { part.open = false; delete part.dataset.folded; }
+    }
+    drawAll();
+  };
   addEventListener("beforeprint", () => printing(true));
   addEventListener("afterprint", () => printing(false));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());

@@ -41,6 +41,12 @@ def read_runs(folders: Sequence[Path], epoch: int | None = None) -> list[Run]:
     if len(studies) > 1:
         each = ", ".join(f"{name} ({folder})" for name, folder in studies.items())
         raise StudyError(f"Expected runs of one study in one page, got {each}: report each alone.")
+    held_out = [run.folder for run in found if run.curves.held_out is not None]
+    if held_out and len(held_out) < len(found):
+        raise StudyError(
+            "Expected runs, or evaluations on held-out images, in one page, got both: "
+            f"{held_out[0]} is an evaluation. Report each alone."
+        )
     return found
 
 

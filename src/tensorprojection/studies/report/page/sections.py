@@ -19,7 +19,7 @@ from .charts import difference_charts, looks, metric_charts, observed_charts
 from .numbers import shown
 from .pictures import heat_map, outlined, photo
 from .runs import Run
-from .verdicts import RULE, verdicts
+from .verdicts import RULE, WORDS, verdicts
 
 Part = dict[str, Any]
 
@@ -29,19 +29,24 @@ def run_view(run: Run, key: str, name: str) -> Part:
     curves = run.curves
     found = numbers.differences(curves)
     styles = looks(curves.models)
+    judged = verdicts(curves, curves.study.claims)
     return {
         "key": key,
         "name": name,
         "title": curves.title,
+        "held_out": curves.held_out is not None,
         "facts": _facts(run),
         "settings": [(n, _plain(v)) for n, v in sorted(run.settings.items())],
         "samples": _samples(run),
         "networks": _networks(run),
         "models": [{"name": m, "title": curves.model_title(m), **styles[m]} for m in curves.models],
         "claims": [
-            {"text": v.claim.text, "word": v.word, "evidence": v.evidence}
-            for v in verdicts(curves, curves.study.claims)
+            {"text": v.claim.text, "word": v.word, "evidence": v.evidence, "heard": v.heard}
+            for v in judged
         ],
+        "counted": ", ".join(
+            f"{count} {word}" for word in WORDS if (count := sum(v.word == word for v in judged))
+        ),
         "rule": RULE,
         "scores": _scores(run),
         "notes": notes(curves, [score.row for score in numbers.scores(curves)]),
@@ -81,8 +86,11 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Folder", str(run.folder)),
         ("Networks", ", ".join(done)),
         ("Trials", f"{trials} of {curves.config.trials} planned"),
-        ("Epochs", f"{curves.epochs[-1]} of {settings.get('epochs', '?')} planned"),
     ]
+    if curves.held_out is not None:
+        count = f", {sum(run.samples.counts):,} images" if run.samples else ""
+        return [*facts, ("Data", f"{curves.config.data}{count}")]
+    facts.append(("Epochs", f"{curves.epochs[-1]} of {settings.get('epochs', '?')} planned"))
     if not run.starts:
         return [*facts, ("Data and machine", "not recorded")]
     first, last = run.starts[0], run.starts[-1]
@@ -95,7 +103,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         (
             "Machine",
             f"{machine.get('system', '?')}, {machine.get('cores', '?')} cores{gpu}; "
-            f"{last.get('jobs', '?')} processes with {last.get('threads', '?')} threads each",
+            f"processes: {last.get('jobs', '?')}, threads of each: {last.get('threads', '?')}",
         ),
         ("Versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
         ("Code", "; ".join(curves.codes) or "not recorded"),
