@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..studies.config import RunConfig
 
 # Enough trials for an interval; small enough images for three minutes on two cores, and enough of
-# them that the networks learn: of half as many, all still guess after twice the epochs.
+# them that the networks learn more than to guess.
 SETTINGS = {
     "models": ("base", "avg", "tpl1", "tpl1-block"),
     "size": 48,
