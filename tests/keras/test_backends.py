@@ -80,13 +80,17 @@ def test_suite_on_torch():
 
 
 # On JAX in two processes, which take half of the time where there are two cores.
-LAYERS = [*(HERE / "suite" / f"test_{name}.py" for name in ("layers", "authors")), *EXAMPLES]
+CONVERT = ROOM / "convert.py"  # to PyTorch and back
+LAYERS = [
+    *(HERE / "suite" / f"test_{name}.py" for name in ("layers", "authors")),
+    *(path for path in EXAMPLES if path != CONVERT),
+]
 
 
 def test_suite_on_jax():
     others = sorted({*(HERE / "suite").glob("test_*.py")} - {*LAYERS})
     errors = f"{LAYERS[0]}::test_errors_are_those_of_the_pytorch_layer"
-    run("jax", *others, errors, "-m", "not heavy")
+    run("jax", *others, errors, CONVERT, "-m", "not heavy")
 
 
 def test_layers_on_jax_where_torch_is_not_installed(tmp_path):

@@ -20,7 +20,7 @@ class Data(Protocol):
 
     What has these two methods is one; a study's ``open`` returns it.
 
-    >>> import torch
+    >>> import numpy as np, torch
     >>> class Noise:
     ...     def sides(self, trial):
     ...         rows = np.random.default_rng(trial).permutation(10)
