@@ -153,6 +153,12 @@ def test_as_shipped():
         split(image_set([0, 1], parts=["train", "train"]), "as-shipped", 0)
 
 
+def test_one_image_per_side_is_enough():
+    images = ImageSet(np.zeros((2, 8, 8), np.uint8))
+    training, validation = split(images, "image", seed=0, counts=(1, 1))
+    assert sorted([*training, *validation]) == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("how", "options", "message"),
     [

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprojection.studies.trial.seeds import batch_order, parameter_seed, split_seed, start_seed
+from tensorprojection.studies.trial.seeds import (
+    batch_order,
+    parameter_seed,
+    share_seed,
+    split_seed,
+    start_seed,
+)
 
 small = st.integers(0, 1000)
 
@@ -91,3 +97,8 @@ def test_splits_stay_what_they_were():
     assert split_seed(3, 4) == [3, 4, 1]
     drawn = np.random.default_rng(split_seed(0, 0)).permutation(6)
     assert drawn.tolist() == [1, 4, 5, 3, 2, 0]
+
+
+def test_parameters_and_shares_stay_what_they_were():
+    assert parameter_seed(7, "conv1.weight") == 6462060086163223203
+    assert share_seed(3, 4) == [3, 4, 5]
