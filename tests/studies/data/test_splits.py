@@ -153,6 +153,37 @@ def test_as_shipped():
         split(image_set([0, 1], parts=["train", "train"]), "as-shipped", 0)
 
 
+def of_classes(*sizes):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    names = tuple("abcd"[: len(sizes)])
+    return ImageSet(np.zeros((sum(sizes), 8, 8), np.uint8), labels=labels, class_names=names)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.5, 0.7, 0.99])
+def test_small_classes_are_on_both_sides(fraction):
+    images = of_classes(1, 2, 3, 10)
+    training, validation = split(images, "image", seed=0, fraction=fraction)
+    expected = [1, 1, max(1, int(3 * fraction)), max(1, int(10 * fraction))]
+    assert np.bincount(images.labels[training], minlength=4).tolist() == expected
+    rest = [size - n for size, n in zip((1, 2, 3, 10), expected, strict=True)]
+    assert np.bincount(images.labels[validation], minlength=4).tolist() == rest
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"), [((5, 5), (7, 3)), ((9, 1), (5, 5)), ((9, 1), (4, 4))]
+)
+def test_counts_are_exact_down_to_the_last_image(sizes, counts):
+    training, validation = split(of_classes(*sizes), "image", seed=0, counts=counts)
+    assert (len(training), len(validation)) == counts
+    assert not {*training} & {*validation}
+
+
+@pytest.mark.parametrize("count", [None, 6, 7])
+def test_a_subset_of_all_is_all_in_order(count):
+    labels = np.array([0, 1, 0, 1, 0, 0])
+    np.testing.assert_array_equal(subset(labels, 6, count, seed=0), np.arange(6))
+
+
 def test_one_image_per_side_is_enough():
     images = ImageSet(np.zeros((2, 8, 8), np.uint8))
     training, validation = split(images, "image", seed=0, counts=(1, 1))

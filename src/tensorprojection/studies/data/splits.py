@@ -95,8 +95,9 @@ def _by_image(
         left = [size - n for size, n in zip(sizes, train, strict=True)]
         validate = _proportional(left, counts[1])
     else:
-        # Two or more images of a class go to both sides; of one, training has the greater need.
-        train = [min(max(int(size * fraction), 1), max(size - 1, 1)) for size in sizes]
+        # Two or more images of a class go to both sides, since a fraction of them, rounded down,
+        # is fewer than all; of one, training has the greater need.
+        train = [max(int(size * fraction), 1) for size in sizes]
         validate = [size - n for size, n in zip(sizes, train, strict=True)]
     mixed = [draw.permutation(rows) for rows in classes]
     return (
