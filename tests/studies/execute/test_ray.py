@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from small_runs import carry_out, results, smoke
@@ -116,6 +116,14 @@ def test_images_that_nodes_cannot_read_are_sent(study, cluster, tmp_path):
     assert results(tmp_path / "ray").equals(results(tmp_path / "local"))
 
 
+def _wait_for_port(port):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+
+
 @pytest.mark.heavy
 def test_from_outside_of_the_cluster(tmp_path, monkeypatch):
     """By ray://, which starts a process for each that connects."""
@@ -127,6 +135,7 @@ def test_from_outside_of_the_cluster(tmp_path, monkeypatch):
     made = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     config = smoke("oct", trials=1, models=("tpl2",))
     try:
+        _wait_for_port(port)  # this server comes up after the cluster
         with executor(config, f"ray://127.0.0.1:{port}", paths=False) as there:
             carry_out(config, tmp_path / "ray", execute=there.run_units)
     finally:
