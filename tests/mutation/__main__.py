@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {
     "tensorprojection.algebra.polar": ("algebra/test_polar.py",),
     "tensorprojection.algebra.multilinear": ("algebra/test_multilinear.py",),
-    "tensorprojection.engine.plan": ("engine/test_plan.py",),
+    "tensorprojection.engine.plan": ("engine/test_plan_costs.py", "engine/test_plan.py"),
     "tensorprojection.studies.trial.seeds": (
         "studies/trial/test_seeds.py",
         "studies/trial/test_sides.py",
