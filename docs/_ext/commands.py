@@ -26,7 +26,8 @@ def as_markdown(words: tuple[str, ...], command: App) -> str:
     text = command.generate_docs(output_format="markdown", recursive=False, usage_name=None)
     body = text.partition("\n")[2]  # without cyclopts's own heading
     name = " ".join(("tpl", *words))
-    body = re.sub(r"^(```console\n).*?(?= |$)", rf"\1{name}", body, count=1, flags=re.M)
+    # The words before the first argument are those of an app of its own, or of a part of one.
+    body = re.sub(r"^(```console\n)[a-z ]*[a-z]", rf"\1{name}", body, count=1, flags=re.M)
     return f"({'-'.join(('tpl', *words))})=\n## `{name}`\n{body}\n"
 
 

@@ -104,6 +104,8 @@ def test_every_command_is_on_a_page(site):
     assert {"tpl-run", "tpl-data-check"} <= commands
     assert commands - site.ids("reference/commands.html") == set()
     text = site.pages["reference/commands.html"].get_text()
+    assert "tpl run [OPTIONS] STUDY" in text
+    assert "tpl data check [OPTIONS] PATH" in text
     assert "--train-share" in text  # a flag that comes from a study's settings
     assert "--older-than" in text
 
