@@ -25,9 +25,11 @@ def as_markdown(words: tuple[str, ...], command: App) -> str:
     """One command: a label, a heading, and what its help says."""
     text = command.generate_docs(output_format="markdown", recursive=False, usage_name=None)
     body = text.partition("\n")[2]  # without cyclopts's own heading
+    body = body.partition("\n## ")[0]  # and a group without its commands, which have their own
     name = " ".join(("tpl", *words))
-    # The words before the first argument are those of an app of its own, or of a part of one.
-    body = re.sub(r"^(```console\n)[a-z ]*[a-z]", rf"\1{name}", body, count=1, flags=re.M)
+    # The words before the first argument depend on how this program was started.
+    usage = r"^(```console\n).*?(?= (?:COMMAND|\[|--|[A-Z]{3})|$)"
+    body = re.sub(usage, rf"\1{name}", body, count=1, flags=re.M)
     return f"({'-'.join(('tpl', *words))})=\n## `{name}`\n{body}\n"
 
 
