@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import polars as pl
 import pytest
@@ -153,6 +154,20 @@ def test_two_machines(tmp_path):
     assert not (tmp_path / "run1").exists()
     carry_out(smoke("oct", trials=1, models=("tpl2",)), tmp_path / "one")
     assert_same_curves(tmp_path / "run0", tmp_path / "one", 1e-4)
+
+
+def test_processes_that_have_all_ended_are_not_waited_for():
+    """A process may be gone a moment before its exit code is there."""
+    made = multiprocessing.get_context("spawn").Process(target=int)
+    made.start()
+    made.join()
+    team = object.__new__(parallel._Team)
+    team.processes = [made]
+    found = []
+    waiting = threading.Thread(target=lambda: found.extend(team.ends()), daemon=True)
+    waiting.start()
+    waiting.join(timeout=60)
+    assert found == [0]
 
 
 # Bad input

@@ -207,7 +207,9 @@ class _Team:
     def ends(self) -> list[int | None]:
         """Wait for all; as soon as one has failed, for no other."""
         while True:
-            wait([process.sentinel for process in self.processes if process.is_alive()])
+            living = [process.sentinel for process in self.processes if process.is_alive()]
+            if living:  # it would wait for nothing for ever
+                wait(living)
             codes = [process.exitcode for process in self.processes]
             if any(codes) or None not in codes:
                 return codes
