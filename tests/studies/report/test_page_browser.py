@@ -48,6 +48,7 @@ def page(tmp_path_factory):
 @pytest.fixture
 def opened(driver, page):
     """``opened(width, dark)`` shows the page."""
+    from selenium.webdriver.support.ui import WebDriverWait
 
     def show(width=DESK, dark=False):
         driver.get("about:blank")  # so that it is the new page, and loaded, that is worked with
@@ -58,6 +59,9 @@ def opened(driver, page):
         driver.get_log("browser")
         driver.get_log("performance")
         driver.get(page.as_uri())
+        # On a busy machine get() was seen to return in the middle of it.
+        whole = "return document.URL !== 'about:blank' && document.readyState === 'complete'"
+        WebDriverWait(driver, 60).until(lambda shown: shown.execute_script(whole))
         return driver
 
     return show
