@@ -63,8 +63,10 @@ browser:
 				apt-get install -y -qq --no-install-recommends chromium chromium-driver; }; } || \
 		echo "Without Chromium and chromedriver, the tests of the page in a browser are skipped."
 
+# 5: no test is marked so. What failed has a second try, alone: these tests kill processes and wait for
+# others, and may fail on a busy machine for no other reason.
 test-all: test browser $(VENV)/.heavy ## make test, then the heavy tests; "make test test-all" repeats nothing
-	$(BIN)/pytest -n 2 -m heavy || test $$? -eq 5 # 5: no test is marked so
+	$(BIN)/pytest -n 2 -m heavy || test $$? -eq 5 || $(BIN)/pytest --last-failed -m heavy
 
 coverage: $(VENV)/.test $(VENV)/.kernels ## what the tests of make test reach, by file; TESTS=tests/nn for some of them
 	$(BIN)/pytest -n 2 -m "not heavy" --cov --cov-report=term:skip-covered $(TESTS)
