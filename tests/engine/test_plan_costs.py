@@ -142,3 +142,10 @@ def test_many_modes_go_by_how_much_they_shrink():
     assert sorted(one_by_one) == list(touched)
     assert ways[1] == ways[0][::-1]
     assert len(ways) == 2
+
+
+def test_a_kronecker_product_that_would_be_too_large_is_no_candidate():
+    ways = [*candidates((1, 2, 3), large=(4, 600, 4), small=(2, 600, 2))]
+    assert {len(group) for steps in ways for group in steps} == {1}
+    few = [*candidates((1, 2, 3), large=(4, 6, 4), small=(2, 6, 2))]
+    assert {len(group) for steps in few for group in steps} == {1, 2, 3}
