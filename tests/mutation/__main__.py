@@ -112,6 +112,8 @@ def _annotations(tree: ast.AST) -> set[int]:
             isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         ):
             parts = [node]
+        elif isinstance(node, ast.keyword) and node.arg == "strict":  # of zip: it checks, no more
+            parts = [node.value]
         for part in parts:
             if part is not None:
                 found.update(id(inner) for inner in ast.walk(part))

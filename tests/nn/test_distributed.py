@@ -1,11 +1,10 @@
 """Layers under FSDP2 and on DTensors give what they give in one process: two gloo ranks."""
 
-import datetime
-
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from two_ranks import as_rank
 
 from tensorprojection import ProjectionTypeError, TensorProjection, TransposeTensorProjection
 
@@ -33,16 +32,8 @@ def train(model, x, y, share=1.0):
 def on_both(rank, folder, check):
     from torch.distributed.device_mesh import init_device_mesh
 
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=2,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    check(rank, init_device_mesh("cpu", (2,)))
-    torch.distributed.destroy_process_group()
+    with as_rank(rank, folder):
+        check(rank, init_device_mesh("cpu", (2,)))
 
 
 @pytest.fixture

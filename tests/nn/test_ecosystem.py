@@ -1,7 +1,6 @@
 """The layers work wherever a PyTorch user goes: saving, compiling, exporting, torch.func, DDP …"""
 
 import copy
-import datetime
 import io
 import pickle
 import shutil
@@ -13,6 +12,7 @@ from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
+from two_ranks import as_rank
 
 from tensorprojection import LazyTensorProjection, TensorProjection, TransposeTensorProjection
 from tensorprojection.engine import torch_private
@@ -788,19 +788,11 @@ def train_for_ddp(model, x, y):
 
 
 def ddp_process(rank, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=2,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    model, x, y = build_for_ddp()
-    share = slice(6 * rank, 6 * rank + 6)
-    train_for_ddp(DistributedDataParallel(model), x[share], y[share])
-    torch.save(model.state_dict(), f"{folder}/rank{rank}.pt")
-    torch.distributed.destroy_process_group()
+    with as_rank(rank, folder):
+        model, x, y = build_for_ddp()
+        share = slice(6 * rank, 6 * rank + 6)
+        train_for_ddp(DistributedDataParallel(model), x[share], y[share])
+        torch.save(model.state_dict(), f"{folder}/rank{rank}.pt")
 
 
 def test_two_processes_equal_one_with_the_joined_batch(tmp_path):

@@ -1,12 +1,20 @@
 """What the studies' tests share: the real images, and small folders like Kaggle's."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory) -> Iterator[None]:
+    """One cache per file, whose runs mostly share their images; never the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

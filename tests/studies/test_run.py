@@ -29,14 +29,6 @@ from tensorprojection.studies.run import run
 from tensorprojection.studies.trial.unit import Epoch
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """One cache for this file: the images are the same in all its runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run that nothing disturbed."""

@@ -58,7 +58,9 @@ def settings_to_inherit() -> Iterator[None]:
     """What processes started in here take over: Ctrl-C is the parent's, and freed memory is kept.
 
     By default glibc's malloc gives every large block back and gets it anew, page by page, at each
-    step: for networks of this size that takes nearly as long as the arithmetic.
+    step: for networks of this size that takes nearly as long as the arithmetic. Threads other than
+    the first, as on Ray, would have heaps of 64 MB of their own, which are given back nonetheless:
+    all use the first one's.
     """
     settings = memory_settings()
     os.environ.update(settings)
@@ -72,7 +74,11 @@ def settings_to_inherit() -> Iterator[None]:
 
 def memory_settings() -> dict[str, str]:
     """Environment variables for a process that trains, but those that the user has set."""
-    settings = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+    settings = {
+        "MALLOC_MMAP_THRESHOLD_": str(2**25),
+        "MALLOC_TRIM_THRESHOLD_": str(2**30),
+        "MALLOC_ARENA_MAX": "1",
+    }
     return {name: value for name, value in settings.items() if name not in os.environ}
 
 

@@ -3,11 +3,10 @@
 "Ordinary" tensors are what the library takes for such; here those of the device are among them.
 """
 
-from collections import Counter
-
 import pytest
 import torch
 from accelerator import NAME, Accelerator, PretendTensor, Waited, host
+from late import Late
 
 import tensorprojection as tp
 from tensorprojection import DivergedError
@@ -301,25 +300,6 @@ def test_a_diverged_W_is_named_at_once_where_the_host_makes_U():
 
 
 # A W that diverged
-
-
-class Late:
-    """Copies that arrive when the test says so."""
-
-    def __init__(self):
-        self.arrived = False
-        self.started = Counter()
-
-    def start(self, norms):
-        self.started["copies"] += 1
-        self._numbers = [x for norm in norms for x in host(norm).flatten().tolist()]
-        return self
-
-    def ready(self):
-        return self.arrived
-
-    def numbers(self):
-        return self._numbers
 
 
 @pytest.mark.parametrize("training", [True, False])

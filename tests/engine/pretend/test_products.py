@@ -3,6 +3,7 @@
 import pytest
 import torch
 from accelerator import Accelerator, PretendTensor, Refused, host
+from late import Late
 
 from tensorprojection import DivergedError
 from tensorprojection.engine.device import (
@@ -104,23 +105,6 @@ def test_derivatives_to_the_second_order(relative):
 def test_a_device_without_float64_is_not_for_this():
     with Accelerator(float64=False) as device, pytest.raises(Refused, match="no float64"):
         modes_values([device.put(torch.randn(4, 2))], [1e-3], False, torch.float32)
-
-
-class Late:
-    """Copies that arrive when the test says so."""
-
-    def __init__(self):
-        self.arrived = False
-
-    def start(self, norms):
-        self._numbers = [x for norm in norms for x in host(norm).flatten().tolist()]
-        return self
-
-    def ready(self):
-        return self.arrived
-
-    def numbers(self):
-        return self._numbers
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

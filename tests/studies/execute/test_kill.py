@@ -16,14 +16,6 @@ from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.trial.train import train
 from tensorprojection.studies.trial.unit import Unit
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 # One unit, killed many times
 
 

@@ -18,14 +18,6 @@ from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.trial.unit import Unit
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """One cache for this file: the images are the same in all its runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 class Link:
     """A worker's end of the pipe; it is told to go home after its first unit."""
 

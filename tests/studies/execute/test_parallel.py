@@ -49,13 +49,6 @@ DOUBLE = replace(
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def together(config, folder, devices=2, watch=lambda event: None):
     """Train on so many devices."""
     there = ParallelExecutor(Devices(devices), config)
@@ -97,6 +90,18 @@ def test_two_processes_give_the_curves_of_one(study, models, tmp_path):
     carry_out(config, tmp_path / "one")
     assert together(config, tmp_path / "two").failures == ()
     assert_same_curves(tmp_path / "two", tmp_path / "one", 1e-4)
+
+
+@trains
+@pytest.mark.heavy
+def test_bfloat16_rounds_more_coarsely_and_trains_all_the_same(tmp_path):
+    """Two processes in bf16-mixed are near two in float32, and are not the same."""
+    for precision in ("32-true", "bf16-mixed"):
+        config = smoke("oct", trials=1, models=("tpl2",), epochs=2, precision=precision)
+        assert together(config, tmp_path / precision).failures == ()
+    coarse, fine = (results(tmp_path / name)["loss"] for name in ("bf16-mixed", "32-true"))
+    assert (coarse - fine).abs().max() <= 1e-2
+    assert (coarse != fine).all()
 
 
 @trains

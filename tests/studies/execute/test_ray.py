@@ -36,13 +36,6 @@ pytestmark = [
 QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def cluster():
     """A head that trains nothing; tests add the nodes that do."""

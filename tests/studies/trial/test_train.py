@@ -24,14 +24,6 @@ from tensorprojection.studies.trial.train import train
 from tensorprojection.studies.trial.unit import Epoch, Notice, Step, Unit
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """One cache for this file: the images are the same in all its runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TENSORPROJECTION_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def smoke(name, **flags):
     known = STUDIES[name]
     return resolve(known, "smoke", None, flags)

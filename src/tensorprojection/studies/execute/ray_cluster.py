@@ -80,7 +80,10 @@ def connected(options: RayOptions) -> Iterator[None]:
         raise StudyError("This process is connected to a Ray cluster already: disconnect first.")
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
+    # Of a cluster that is started here. Ray's niceness of 15 would have its trials wait for every
+    # other process of the machine; those of the local executor do not.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         if options.address is None:
             ray.init(address="local", include_dashboard=False, **settings)

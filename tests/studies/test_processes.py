@@ -1,0 +1,33 @@
+"""What the processes of a run take over from the one that starts them."""
+
+import os
+
+import pytest
+
+from tensorprojection.studies.processes import memory_settings, process_pool, settings_to_inherit
+
+MEMORY = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch):
+    for name in MEMORY:
+        monkeypatch.delenv(name, raising=False)
+
+
+def nothing() -> None:
+    pass
+
+
+def test_processes_keep_the_memory_that_they_free():
+    with process_pool(1, nothing) as pool_map:
+        found = dict(zip(MEMORY, pool_map(os.getenv, MEMORY), strict=True))
+    assert found == memory_settings()
+    assert not any(name in os.environ for name in MEMORY)
+
+
+def test_what_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
+    with settings_to_inherit():
+        assert os.environ["MALLOC_ARENA_MAX"] == "8"
+    assert os.environ["MALLOC_ARENA_MAX"] == "8"
