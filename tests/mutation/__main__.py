@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # The modules, and the tests that are theirs.
 TARGETS = {
     "tensorprojection.algebra.polar": ("algebra/test_polar.py",),
-    "tensorprojection.algebra.multilinear": ("algebra/test_multilinear.py",),
+    "tensorprojection.algebra.multilinear": (
+        "algebra/test_multilinear_ways.py",
+        "algebra/test_multilinear.py",
+    ),
     "tensorprojection.engine.plan": ("engine/test_plan_costs.py", "engine/test_plan.py"),
     "tensorprojection.studies.trial.seeds": (
         "studies/trial/test_seeds.py",
