@@ -706,3 +706,15 @@ def test_W_is_real_and_floating_point(dtype):
 def test_W_is_a_tensor():
     with pytest.raises(ProjectionTypeError, match=r"torch\.Tensor, got ndarray"):
         polar(np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (2, 5, 6, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_a_compiler_is_told_of_U_is_what_comes_out(shape, dtype):
+    """Shapes and types of the operators, by torch's own check of them."""
+    W, ops = torch.randn(shape, dtype=dtype), torch.ops.tensorprojection
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(ops.polar.default, (W, 1e-3, False, dtype, "W"), test_utils=checks)
+    U, *parts = ops.polar(W, 1e-3, False, dtype, "W")
+    given = (W, torch.ones_like(U), *parts, 1e-3, False)
+    torch.library.opcheck(ops.polar_grad.default, given, test_utils=checks)

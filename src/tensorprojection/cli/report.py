@@ -12,10 +12,17 @@ def report(
     *folders: Annotated[Path, Parameter(help="The folders of runs, finished or not.")],
     out: Annotated[
         Path | None,
-        Parameter(help="Where page, figures and table go. Default: the first run's folder."),
+        Parameter(
+            help="Where page, figures and table go. Default: the first run's folder, or one in it "
+            "named after `epoch` and `models`."
+        ),
     ] = None,
     epoch: Annotated[
         int | None, Parameter(help="As if the run had ended with this epoch. Default: its last.")
+    ] = None,
+    models: Annotated[
+        str | None,
+        Parameter(help="Only these networks, with commas, such as base,tpl1. Default: all."),
     ] = None,
 ) -> None:
     """Write a run's page, which can be sent on as one file, report.html; its figures, and a table.
@@ -32,9 +39,12 @@ def report(
 
     if not folders:
         raise StudyError("Expected the folder of a run, got none.")
-    runs = read_runs(folders, epoch)  # first: a damaged one must not leave half a report
+    chosen = None if models is None else [name.strip() for name in models.split(",")]
+    # First: a damaged one must not leave half a report.
+    runs = read_runs(folders, epoch, chosen)
     console = Console(highlight=False)
-    own = folders[0] if epoch is None else folders[0] / f"epoch-{epoch}"
+    part = [] if epoch is None else [f"epoch-{epoch}"]
+    own = folders[0] / "_".join([*part, *(chosen or ())])
     where = own if out is None else out
     if len(folders) == 1:
         curves = runs[0].curves

@@ -648,3 +648,18 @@ def test_until_an_epoch_is_as_if_the_run_had_ended_there(run):
     assert rows(curves) == rows(read(ended))
     with pytest.raises(StudyError, match="an epoch from 1 to 3, got 4"):
         curves.until(4)
+
+
+def test_only_some_networks_are_as_if_the_run_had_been_of_them(run):
+    folder = run()
+    few = read(folder).only(["base", "tpl2"])
+    results = pl.read_parquet(folder / "results.parquet").filter(pl.col("model") != "tpl1")
+    alone = read(run(models=("base", "tpl2"), change=lambda _: results))
+    assert rows(few) == rows(alone)
+    assert as_markdown(few) == as_markdown(alone)
+
+
+def test_networks_that_are_not_there(run):
+    for models, named in ((["base", "hope"], "hope"), ([], "none")):
+        with pytest.raises(StudyError, match=f"`models` among base, tpl1, tpl2, got {named}"):
+            read(run()).only(models)

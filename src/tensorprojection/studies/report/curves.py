@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,22 @@ class Curves:
             measured={model: there[:, kept] for model, there in self.measured.items()},
             values={key: values[:, kept] for key, values in self.values.items()},
         )
+
+    def only(self, models: Sequence[str]) -> Curves:
+        """The same run as if it had been of these models, in their order."""
+        unknown = [model for model in models if model not in self.models]
+        if unknown or not models:
+            raise StudyError(
+                f"Expected `models` among {', '.join(self.models)}, got "
+                f"{', '.join(unknown) or 'none'}."
+            )
+        chosen = tuple(dict.fromkeys(models))
+        config = self.config.model_copy(update={"models": chosen})
+        codes = {
+            code: {model: trials[model] for model in chosen if model in trials}
+            for code, trials in self.codes.items()
+        }
+        return replace(self, config=config, models=chosen, codes=codes)
 
     def model_title(self, model: str) -> str:
         """The model as a reader knows it; a name without a title is its own."""

@@ -32,11 +32,19 @@ class Run:
     kept: Sequence[str]  # files of networks, seen from the folder
 
 
-def read_runs(folders: Sequence[Path], epoch: int | None = None) -> list[Run]:
-    """The runs of these folders, of one study; ``StudyError`` where they are of several."""
+def read_runs(
+    folders: Sequence[Path], epoch: int | None = None, models: Sequence[str] | None = None
+) -> list[Run]:
+    """The runs of these folders, of one study; ``StudyError`` where they are of several.
+
+    Args:
+        folders: those of the runs.
+        epoch: as if they had ended with it.
+        models: as if they had been of these.
+    """
     if not folders:
         raise StudyError("Expected the folder of a run, got none.")
-    found = [_read(folder, epoch) for folder in folders]
+    found = [_read(folder, epoch, models) for folder in folders]
     studies = {run.curves.config.study: run.folder for run in found}
     if len(studies) > 1:
         each = ", ".join(f"{name} ({folder})" for name, folder in studies.items())
@@ -50,8 +58,12 @@ def read_runs(folders: Sequence[Path], epoch: int | None = None) -> list[Run]:
     return found
 
 
-def _read(folder: Path, epoch: int | None) -> Run:
-    curves = read(folder) if epoch is None else read(folder).until(epoch)
+def _read(folder: Path, epoch: int | None, models: Sequence[str] | None) -> Run:
+    curves = read(folder)
+    if epoch is not None:
+        curves = curves.until(epoch)
+    if models is not None:
+        curves = curves.only(models)
     last = int(curves.epochs[-1])
     observed = {
         model: [
