@@ -24,6 +24,7 @@ from tensorprojection import (
     TensorProjection,
     TransposeTensorProjection,
 )
+from tensorprojection.algebra.polar import polar_by_svd
 from tensorprojection.engine import dispatch
 from tensorprojection.engine.device.engine import DeviceEngine
 from tensorprojection.engine.kernels.library import load
@@ -718,3 +719,12 @@ def test_what_a_compiler_is_told_of_U_is_what_comes_out(shape, dtype):
     U, *parts = ops.polar(W, 1e-3, False, dtype, "W")
     given = (W, torch.ones_like(U), *parts, 1e-3, False)
     torch.library.opcheck(ops.polar_grad.default, given, test_utils=checks)
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (2, 4, 6, 3)])
+@pytest.mark.parametrize(("eps", "eps_mode"), [(0.3, "absolute"), (0.3, "relative")])
+def test_by_operations_that_every_runtime_knows(shape, eps, eps_mode):
+    """At an ε that shows, as in graphs that leave torch."""
+    W = torch.randn(shape, dtype=torch.float64)
+    found = polar_by_svd(W, eps, eps_mode == "relative", torch.float64)
+    torch.testing.assert_close(found, polar(W, eps, eps_mode=eps_mode))
