@@ -31,3 +31,11 @@ def test_each_block_runs_alone(block, printed, capsys):
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README.read_text("utf-8")))
 def test_what_it_links_to_is_there(link):
     assert (README.parent / link).exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_the_files_it_names_are_there(page):
+    text = (README.parent / page).read_text(encoding="utf-8")
+    named = re.findall(r"\b(?:tests|docs|benchmarks|examples)/[\w/]+\.(?:py|md)\b", text)
+    assert named
+    assert [name for name in named if not (README.parent / name).exists()] == []

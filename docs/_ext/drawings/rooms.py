@@ -19,7 +19,7 @@ from import_graph import RULES, edges, modules, room
 GROUPS = dict.fromkeys(RULES, "rules")
 GROUPS |= dict.fromkeys(("functional", "penalties"), "façades")
 GROUPS |= {"__main__": "cli", "output": "process", "stopping": "process"}
-GROUPS |= {"": "public names", "__version__": "public names"}
+GROUPS |= {"": "public names"}
 PLACES = {
     "rules": (2, 0),
     "engine": (2, 1),

@@ -1,4 +1,4 @@
-"""The benchmark's table in performance.md as a chart: times by this layer's."""
+"""The benchmark's table in performance.md as a chart: times relative to this layer's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def relative(row: dict[str, str]) -> dict[str, float]:
-    """Medians of the times by this layer's; what a cell leaves empty is not there."""
+    """Medians of the times relative to this layer's; what a cell leaves empty is not there."""
     columns = ("to what it replaces", "textbook / this", "TCL / this", "geotorch / this")
     found = {}
     for name, column in zip(NAMES, columns, strict=True):

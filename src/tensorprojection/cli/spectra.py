@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
 
+from .. import plot_spectra, suggest_out_shape
 from ..errors import ProjectionValueError
-from ..mpca.batches import Array
-from ..mpca.energy import plot_spectra, suggest_out_shape
 from ..studies.data.npz_arrays import NpzArrays
 from ..studies.errors import StudyError
+
+Array = np.ndarray[Any, Any]
 
 
 def spectra(

@@ -62,7 +62,7 @@ def test_seeds(how):
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=60), st.integers(0, 99), st.data())
 def test_by_image(labels, seed, data):
     fraction = data.draw(st.floats(0.05, 0.95))
-    if len(set(labels)) == len(labels):  # one image a class: all train, so there is no split
+    if len(set(labels)) == len(labels):  # one image per class: all train, so there is no split
         with pytest.raises(StudyError, match="for training and for validation"):
             split(image_set(labels), "image", seed, fraction)
         return

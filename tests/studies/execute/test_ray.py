@@ -323,3 +323,12 @@ def test_a_cluster_whose_nodes_are_gone(cluster, tmp_path, monkeypatch):
         outcome = carry_out(config, tmp_path, execute=there.run_units)
     assert [failure.stop for failure in outcome.failures] == [True]
     assert "no worker has started for 3 s. One trial needs 1 CPUs" in outcome.failures[0].why
+
+
+def test_what_one_trial_cannot_be_given_is_said_before_a_cluster_is_started(monkeypatch):
+    from tensorprojection.studies.execute import choose
+    from tensorprojection.studies.execute.parallel import Devices
+
+    monkeypatch.setattr(choose, "connected", lambda options: pytest.fail("it was started"))
+    with one_line("gpus_per_trial"), choose.executor(smoke("oct"), RayOptions(gpus=1), Devices()):
+        pass

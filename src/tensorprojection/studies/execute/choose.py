@@ -42,6 +42,7 @@ def executor(
                 "Expected `executor` ray or one training on several `devices` or `nodes` or with a "
                 "`precision`, got both."
             )
+        ray.resources(config)  # what cannot be asked for, before a cluster is started for it
         with connected(ray):
             from .ray import RayExecutor
 
