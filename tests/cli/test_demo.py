@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 from scipy.stats import t as student
+from small_runs import in_this_process
 
 from tensorprojection.cli import demo
 
@@ -29,6 +30,7 @@ def said(tmp_path, monkeypatch, tpl):
     monkeypatch.setenv("COLUMNS", "80")
     sizes = {"size": 32, "images": 64, "trials": TRIALS, "epochs": 2}
     monkeypatch.setattr(demo, "SETTINGS", {**demo.SETTINGS, **sizes})
+    monkeypatch.setattr("tensorprojection.studies.run.run_units", in_this_process)
     code, out, err = tpl("demo", "--out", tmp_path / "run", "--jobs", "1")
     assert (code, err) == (0, "")
     rows = {

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked wit
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_study.py"
 TINY = Path(__file__).parents[1] / "studies" / "tiny_study.py"
-SMALL = ["--trials", "2", "--epochs", "2", "--images", "16", "--jobs", "2"]
+SMALL = ["--trials", "2", "--epochs", "2", "--images", "16", "--jobs", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def carry_out(config, folder, stop_after=None, **options):
 
 @pytest.mark.skipif(not EXAMPLE.is_file(), reason="examples come with a clone of the project")
 def test_the_example_runs_from_the_command_line(tmp_path, tpl, monkeypatch):
-    """Its workers, in processes of their own, import the file; it is found again from anywhere."""
+    """Its worker, in a process of its own, imports the file; it is found again from anywhere."""
     assert len(EXAMPLE.read_text().splitlines()) < 60
     monkeypatch.chdir(EXAMPLE.parent)
     code, out, err = tpl("run", EXAMPLE.name, *SMALL, "--width", "4", "--out", tmp_path / "run")

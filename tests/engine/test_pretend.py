@@ -1,4 +1,4 @@
-"""The tests on the pretend accelerator, each file in a process of its own.
+"""The tests on the pretend accelerator, in a process of their own.
 
 See Note [A process of its own] in pretend/accelerator.py. To run one of them by hand:
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(
 FOLDER = Path(__file__).parent / "pretend"
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("test_*.py")), ids=lambda file: file.name)
-def test_on_the_pretend_accelerator(file):
+def test_on_the_pretend_accelerator():
+    files = sorted(map(str, FOLDER.glob("test_*.py")))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     environment = {**os.environ, "TENSORPROJECTION_PRETEND": "1"}
     run = subprocess.run(
-        [*command, str(file)], env=environment, capture_output=True, text=True, check=False
+        [*command, *files], env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout

@@ -1,10 +1,17 @@
-"""Layers under FSDP2 and on DTensors give what they give in one process: two gloo ranks."""
+"""Layers under DDP, under FSDP2 and on DTensors give what they give in one process.
+
+One pair of processes, which talk through gloo, does all of it: each of them imports torch.
+"""
+
+import datetime
+import traceback
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
-from two_ranks import as_rank
 
 from tensorprojection import ProjectionTypeError, TensorProjection, TransposeTensorProjection
 
@@ -29,19 +36,58 @@ def train(model, x, y, share=1.0):
         optimizer.step()
 
 
-def on_both(rank, folder, check):
+def on_both(rank, folder):
+    """In one of the two: they meet by a file in the folder, and say there how each check ended."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    with as_rank(rank, folder):
-        check(rank, init_device_mesh("cpu", (2,)))
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=2,
+        timeout=datetime.timedelta(seconds=60),
+    )
+    mesh = init_device_mesh("cpu", (2,))
+    for check in CHECKS:
+        try:
+            check(rank, mesh)
+            said = "passed"
+        except Exception:
+            said = traceback.format_exc()
+        Path(folder, f"{check.__name__}-{rank}").write_text(said)
+    torch.distributed.destroy_process_group()
 
 
-@pytest.fixture
-def two_processes(tmp_path):
-    def run(check):
-        torch.multiprocessing.spawn(on_both, (str(tmp_path), check), nprocs=2)
+@pytest.fixture(scope="module")
+def both_passed(tmp_path_factory):
+    """``both_passed(check)``: that it ended well in both processes."""
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(on_both, (str(folder),), nprocs=2)
 
-    return run
+    def ended_well(check):
+        for rank in (0, 1):
+            said = (folder / f"{check.__name__}-{rank}").read_text()
+            assert said == "passed", said
+
+    return ended_well
+
+
+def data_parallel(rank, mesh):
+    """With half of the samples each, the parameters of one process that has them all."""
+    (model, x, y), (twin, _, _) = build(), build()
+    x, y = x[:6], y[:6]  # in equal parts: DDP takes the mean over the two
+    start = twin[1].W1.detach().clone()
+    train(twin, x, y, share=1 / 12)
+    part = slice(3 * rank, 3 * rank + 3)
+    train(DistributedDataParallel(model), x[part], y[part], share=1 / 6)
+    assert (twin[1].W1 - start).abs().max() > 1e-4
+    for name, expected in twin.state_dict().items():
+        assert_close(model.state_dict()[name], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_ddp_equals_one_process_with_the_joined_batch(both_passed):
+    both_passed(data_parallel)
 
 
 def fully_sharded(rank, mesh):
@@ -64,8 +110,8 @@ def fully_sharded(rank, mesh):
     assert_close(layer.freeze()(inner), expected(inner))
 
 
-def test_fsdp2_equals_one_process(two_processes):
-    two_processes(fully_sharded)
+def test_fsdp2_equals_one_process(both_passed):
+    both_passed(fully_sharded)
 
 
 def on_dtensors(rank, mesh):
@@ -118,5 +164,8 @@ def whole(x):
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
-def test_a_layer_on_DTensors_equals_one_process(two_processes):
-    two_processes(on_dtensors)
+def test_a_layer_on_DTensors_equals_one_process(both_passed):
+    both_passed(on_dtensors)
+
+
+CHECKS = (data_parallel, fully_sharded, on_dtensors)

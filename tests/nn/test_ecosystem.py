@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
-from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
-from two_ranks import as_rank
 
 from tensorprojection import LazyTensorProjection, TensorProjection, TransposeTensorProjection
 from tensorprojection.engine import torch_private
@@ -763,48 +761,6 @@ def test_weight_decay(eps_mode):
         assert layer.orthogonality_error() > 100 * before
     else:
         assert layer.orthogonality_error() < 2e-6
-
-
-# Two processes
-
-
-def build_for_ddp():
-    torch.manual_seed(7)
-    model = nn.Sequential(
-        nn.Conv2d(2, 4, 3),
-        TensorProjection((4, 6, 6), (3, 3, 2)),
-        nn.Flatten(),
-        nn.Linear(18, 2),
-    ).double()
-    return model, torch.randn(12, 2, 8, 8).double(), torch.randn(12, 2).double()
-
-
-def train_for_ddp(model, x, y):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for _ in range(4):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-
-def ddp_process(rank, folder):
-    with as_rank(rank, folder):
-        model, x, y = build_for_ddp()
-        share = slice(6 * rank, 6 * rank + 6)
-        train_for_ddp(DistributedDataParallel(model), x[share], y[share])
-        torch.save(model.state_dict(), f"{folder}/rank{rank}.pt")
-
-
-def test_two_processes_equal_one_with_the_joined_batch(tmp_path):
-    torch.multiprocessing.spawn(ddp_process, (str(tmp_path),), nprocs=2)
-    model, x, y = build_for_ddp()
-    start = copy.deepcopy(model[1].W1)
-    train_for_ddp(model, x, y)
-    assert (model[1].W1 - start).abs().max() > 1e-4
-    for rank in (0, 1):
-        state = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
-        for name, expected in model.state_dict().items():
-            assert_close(state[name], expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -20,7 +20,9 @@ from tensorprojection.studies.code_version import code_version, digest
 from tensorprojection.studies.config import read_toml
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.execute import local
 from tensorprojection.studies.execute.local import run_units
+from tensorprojection.studies.processes import start_process
 from tensorprojection.studies.registry import STUDIES, read_config
 from tensorprojection.studies.report.curves import read
 from tensorprojection.studies.report.figures import caption
@@ -43,10 +45,11 @@ METRICS = {"oct": ["loss", "accuracy", "f1"], "kvasir": ["loss", "dice", "iou"]}
 
 
 @pytest.mark.parametrize("study", ["oct", "chest", "kvasir"])
-def test_what_a_run_leaves(study, tmp_path):
+def test_what_a_run_leaves(study, finished, tmp_path):
     config = smoke(study)
-    carry_out_here(config, tmp_path)
-    found = pl.read_parquet(tmp_path / "results.parquet")
+    folder = finished if study == "oct" else tmp_path
+    carry_out_here(config, folder)
+    found = pl.read_parquet(folder / "results.parquet")
     metrics = METRICS.get(study, METRICS["oct"])
     columns = ["study", "model", "trial", "epoch", "train_loss", *metrics, "seconds", "code"]
     assert found.columns == columns
@@ -58,26 +61,19 @@ def test_what_a_run_leaves(study, tmp_path):
         for epoch in (1, 2)
     ]
     assert found.drop_nulls().height == found.height
-    assert read_config(tmp_path / "config.toml") == config
-    (start,) = json.loads((tmp_path / "record.json").read_text())
+    assert read_config(folder / "config.toml") == config
+    (start,) = json.loads((folder / "record.json").read_text())
     assert start["seed"] == config.seed
     assert start["versions"]["torch"]
-    for unit in {path.parent for path in (tmp_path / "trials").rglob("*.jsonl")}:
+    for unit in {path.parent for path in (folder / "trials").rglob("*.jsonl")}:
         left = {path.suffix for path in unit.iterdir()}
         # The rows, the checkpoint, the kept network, and what the page draws.
         assert left == {".jsonl", ".pt", ".safetensors", ".npz"}
 
 
-@pytest.fixture(scope="module")
-def by_one_process(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("by_one_process")
-    carry_out(smoke("oct"), folder, jobs=1)
-    return folder
-
-
-def test_jobs_do_not_matter(by_one_process, tmp_path):
+def test_processes_do_not_matter(finished, tmp_path):
     carry_out(smoke("oct"), tmp_path, jobs=2)
-    assert results(tmp_path).equals(results(by_one_process))
+    assert results(tmp_path).equals(results(finished))
 
 
 def test_seed_and_trial_matter(finished, tmp_path):
@@ -323,8 +319,8 @@ def test_copies_that_the_disk_cannot_hold(monkeypatch):
 # Workers that die
 
 
-def test_a_killed_worker_is_replaced(by_one_process, tmp_path):
-    """The first epochs that are kept cost a worker its life."""
+def test_a_killed_worker_is_replaced(finished, tmp_path):
+    """The first epochs that are kept cost a worker its life; there is one, and three in all."""
     killed = []
 
     def deadly(units, jobs, task):
@@ -335,22 +331,19 @@ def test_a_killed_worker_is_replaced(by_one_process, tmp_path):
                 killed.append(victim.pid)
                 os.kill(victim.pid, signal.SIGKILL)
 
-    outcome = carry_out(smoke("oct"), tmp_path, execute=deadly)
+    outcome = carry_out(smoke("oct"), tmp_path, jobs=1, execute=deadly)
     assert len(killed) == 2
     assert not outcome.failures
-    assert results(tmp_path).equals(results(by_one_process))
+    assert results(tmp_path).equals(results(finished))
 
 
 def test_a_unit_that_always_kills_its_worker_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("tensorprojection.studies.execute.local.work", _die)
+    """It dies before it has imported anything, which keeps the test short."""
+    monkeypatch.setattr(local, "start_process", lambda *_: start_process(os._exit, 3))
     config = smoke("oct", trials=1, models=("base",))
     outcome = carry_out(config, tmp_path, jobs=1)
     (failure,) = outcome.failures
     assert "ended 3 times with exit code 3" in failure.why
-
-
-def _die(*_):
-    os._exit(3)
 
 
 def test_a_unit_that_diverges_does_not_stop_the_others(tmp_path):

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from small_runs import carry_out, results, smoke
+from small_runs import carry_out, carry_out_here, results, smoke
 
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import UnitFiles
@@ -23,7 +23,7 @@ from tensorprojection.studies.trial.unit import Unit
 def unit(request):
     """Chest has dropout and so random numbers to restore; the U-Net has batch statistics."""
     name, model = request.param
-    config = smoke(name, epochs=12)
+    config = smoke(name, epochs=6)
     study = STUDIES[name]
     inputs = study.prepare(config, 1, lambda *_: None)
     return Unit(1, model), study, config, study.open(config, inputs)
@@ -80,19 +80,20 @@ def test_one_unit_killed_many_times(unit, tmp_path):
 
 
 COMMAND = [sys.executable, "-m", "tensorprojection", "run", "oct", "--preset", "smoke"]
-SETTINGS = ["--epochs", "6", "--models", "base,tpl2", "--jobs", "2"]
+SETTINGS = ["--epochs", "6", "--models", "base,tpl2"]
 
 
 def test_the_command_killed_alone_and_with_its_workers(tmp_path):
     """Alone: its workers must then end by themselves, and the next one waits for them."""
-    carry_out(smoke("oct", epochs=6, models=("base", "tpl2")), tmp_path / "whole")
-    for kill, lines in ((os.kill, 1), (os.killpg, 8)):
-        process = _start(tmp_path)
+    config = smoke("oct", epochs=6, models=("base", "tpl2"))
+    carry_out_here(config, tmp_path / "whole")
+    for kill, lines, jobs in ((os.kill, 1, 2), (os.killpg, 8, 1)):
+        process = _start(tmp_path, jobs)
         while process.poll() is None and _lines(tmp_path / "killed") < lines:
             time.sleep(0.01)
         kill(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
-    assert _start(tmp_path).wait() == 0, (tmp_path / "output").read_text()
+    assert not carry_out_here(config, tmp_path / "killed").was_finished
     assert results(tmp_path / "killed").equals(results(tmp_path / "whole"))
 
 
@@ -102,7 +103,7 @@ def test_the_command_killed_at_random(tmp_path):
     carry_out(smoke("oct", epochs=6, models=("base", "tpl2")), tmp_path / "whole")
     draw, ended = random.Random(1), []
     for attempt in range(20):
-        process = _start(tmp_path)
+        process = _start(tmp_path, jobs=2)
         try:
             process.wait(timeout=3 + 2 * attempt + draw.uniform(0, 3))
         except subprocess.TimeoutExpired:
@@ -117,8 +118,8 @@ def test_the_command_killed_at_random(tmp_path):
     assert results(tmp_path / "killed").equals(results(tmp_path / "whole"))
 
 
-def _start(folder):
-    command = [*COMMAND, *SETTINGS, "--out", str(folder / "killed")]
+def _start(folder, jobs):
+    command = [*COMMAND, *SETTINGS, "--jobs", str(jobs), "--out", str(folder / "killed")]
     # Its output goes to a file: a pipe would be kept open by workers that outlive it.
     with open(folder / "output", "w") as output:
         return subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output)
@@ -134,7 +135,7 @@ def _lines(run):
 
 def test_a_full_disk_stops_the_run_and_keeps_what_was_there(tmp_path):
     """A limit on the size of files stands in for the disk: larger writes fail."""
-    carry_out(smoke("oct", trials=1, models=("base",)), tmp_path)
+    carry_out_here(smoke("oct", trials=1, models=("base",)), tmp_path)
     before = results(tmp_path)
     command = [*COMMAND, "--trials", "1", "--models", "base,tpl1", "--out", str(tmp_path)]
 
@@ -148,5 +149,5 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_there(tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
     assert results(tmp_path).equals(before)
     assert not list(tmp_path.rglob("*.part"))
-    carry_out(smoke("oct", trials=1, models=("base", "tpl1")), tmp_path)
+    carry_out_here(smoke("oct", trials=1, models=("base", "tpl1")), tmp_path)
     assert results(tmp_path).filter(model="base").equals(before)

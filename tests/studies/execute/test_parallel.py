@@ -9,7 +9,7 @@ import threading
 
 import polars as pl
 import pytest
-from small_runs import carry_out, results, smoke
+from small_runs import carry_out, carry_out_here, results, smoke
 
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.errors import StudyError
@@ -76,7 +76,7 @@ def test_two_processes_give_the_curve_of_one_unet(tmp_path):
     study = find_study(str(tmp_path / "double.py"))
     flags = {"trials": 1, "models": ("tpl",), "batch": 5, "epochs": 3}  # of 16 images: 5, 5, 5, 1
     config = resolve(study, "smoke", None, flags)
-    carry_out(config, tmp_path / "one", jobs=1)
+    carry_out_here(config, tmp_path / "one")
     assert together(config, tmp_path / "two").failures == ()
     assert_same_curves(tmp_path / "two", tmp_path / "one", 1e-7)
 

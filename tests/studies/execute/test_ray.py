@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager, suppress
 
 import pytest
-from small_runs import carry_out, results, smoke
+from small_runs import carry_out, carry_out_here, results, smoke
 
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.results import UnitFiles
@@ -77,7 +77,7 @@ def files(folder):
 def test_a_node_is_killed_in_the_middle(cluster, tmp_path):
     """Its trial goes on elsewhere from its last epoch: the results are those of this machine."""
     config = smoke("oct", trials=2, models=("tpl2",), epochs=12)
-    carry_out(config, tmp_path / "local")
+    carry_out_here(config, tmp_path / "local")
     seen = []
     with nodes(cluster, 1, 1) as (_, doomed), executor(config, cluster.address) as there:
 
