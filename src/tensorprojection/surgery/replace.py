@@ -67,8 +67,8 @@ def replace(
             so that the layers after it fit.
         example_input: a tensor, or a tuple of the model's arguments; its batch may be small.
         options: further arguments of :class:`TensorProjection`: ``init``, ``eps``, ``eps_mode``.
-            In place of pooling, ``init="block"`` is the one to begin with: the default, the paper's,
-            overfits few images, and this one was not behind MaxPooling in what we measured.
+            In place of pooling, begin with ``init="block"``: the default, the paper's start,
+            overfits few images, and this one was not behind MaxPooling in any run so far.
 
     Returns:
         The new model and the report, as a named tuple.
