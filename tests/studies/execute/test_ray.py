@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +13,9 @@ from contextlib import contextmanager, suppress
 import pytest
 from small_runs import carry_out, carry_out_here, results, smoke
 
+from tensorprojection.studies.data.cache import DIGEST
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.oct import OCT
 from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.trial.unit import Epoch
 
@@ -20,9 +23,10 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tens
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 from tensorprojection.studies.execute import ray_cluster  # noqa: E402
-from tensorprojection.studies.execute.protocol import Restarted  # noqa: E402
+from tensorprojection.studies.execute.protocol import Restarted, Task  # noqa: E402
 from tensorprojection.studies.execute.ray import RayExecutor  # noqa: E402
 from tensorprojection.studies.execute.ray_cluster import RayOptions, connected  # noqa: E402
+from tensorprojection.studies.execute.ray_worker import Trainer  # noqa: E402
 
 # Ray's own, about its own: sockets and processes that it closes when it is done.
 pytestmark = [
@@ -74,7 +78,22 @@ def files(folder):
     }
 
 
-def test_a_node_is_killed_in_the_middle(cluster, tmp_path):
+def remove(cluster, node):
+    cluster.remove_node(node, allow_graceful=False)
+
+
+def kill_trainers(_, node):
+    """The processes that train on the node, which itself stays."""
+    (raylet,) = node.all_processes["raylet"]
+    parent = str(raylet.process.pid)
+    listed = subprocess.run(["pgrep", "-P", parent, "-f", "ray::Trainer"], capture_output=True)
+    assert listed.stdout
+    for found in listed.stdout.split():
+        os.kill(int(found), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kill", [remove, pytest.param(kill_trainers, marks=pytest.mark.heavy)])
+def test_a_node_or_a_worker_is_killed_in_the_middle(kill, cluster, tmp_path):
     """Its trial goes on elsewhere from its last epoch: the results are those of this machine."""
     config = smoke("oct", trials=2, models=("tpl2",), epochs=12)
     carry_out_here(config, tmp_path / "local")
@@ -86,7 +105,7 @@ def test_a_node_is_killed_in_the_middle(cluster, tmp_path):
                 seen.append(event)
                 yield event
                 if isinstance(event, Epoch) and sum(isinstance(e, Epoch) for e in seen) == 4:
-                    cluster.remove_node(doomed, allow_graceful=False)
+                    kill(cluster, doomed)
 
         outcome = carry_out(config, tmp_path / "ray", execute=run_units)
     assert outcome.failures == ()
@@ -107,6 +126,23 @@ def test_images_that_nodes_cannot_read_are_sent(study, cluster, tmp_path):
         assert there.places == 2
         carry_out(config, tmp_path / "ray", execute=there.run_units)
     assert results(tmp_path / "ray").equals(results(tmp_path / "local"))
+
+
+def test_a_folder_of_the_same_path_counts_by_its_content(tmp_path):
+    """As a worker sees it that has another data set, or a damaged one, at the driver's path."""
+    config = smoke("oct", trials=1, models=("base",))
+    inputs = OCT.prepare(config, 1, lambda *_: None)
+    worker = Trainer(Task(config, inputs, tmp_path, "code"))
+    folder = shutil.copytree(next(iter(inputs.folders.values())), tmp_path / "images")
+    digest = (folder / DIGEST).read_text()
+    assert worker.lacks({folder: digest}, paths=True) == []
+    assert worker.lacks({folder: digest}, paths=False) == [folder]
+    assert worker.lacks({folder: "of other images"}, paths=True) == [folder]
+    largest = max(folder.glob("*.npy"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[-1] ^= 1
+    largest.write_bytes(content)
+    assert worker.lacks({folder: digest}, paths=True) == [folder]
 
 
 def _wait_for_port(port):
@@ -278,8 +314,8 @@ def test_what_one_trial_cannot_be_given(options, device, match):
 @pytest.mark.parametrize(
     ("cpus", "gpus", "match"),
     [
-        (8, 0, "One trial needs 8 CPUs, but the largest of the cluster's 2 nodes has 4"),
-        (1, 1, "One trial needs 1 GPUs, but the largest of the cluster's 2 nodes has 0.5"),
+        (8, 0, "One trial needs 8 CPU, but of the cluster's nodes .2. the largest has 4"),
+        (1, 1, "One trial needs 1 GPU, but of the cluster's nodes .2. the largest has 0.5"),
         (4, 0.5, "No node of the cluster has both"),
     ],
 )
@@ -322,7 +358,7 @@ def test_a_cluster_whose_nodes_are_gone(cluster, tmp_path, monkeypatch):
         cluster.remove_node(node, allow_graceful=False)
         outcome = carry_out(config, tmp_path, execute=there.run_units)
     assert [failure.stop for failure in outcome.failures] == [True]
-    assert "no worker has started for 3 s. One trial needs 1 CPUs" in outcome.failures[0].why
+    assert "no worker has started for 3 s. One trial needs 1 CPU," in outcome.failures[0].why
 
 
 def test_what_one_trial_cannot_be_given_is_said_before_a_cluster_is_started(monkeypatch):

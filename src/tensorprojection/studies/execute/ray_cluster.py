@@ -184,8 +184,8 @@ def places(needed: dict[str, float]) -> int:
         most = max((node.resources.get(name, 0.0) for node in nodes), default=0.0)
         if most < needed[name]:
             raise StudyError(
-                f"One trial needs {needed[name]:g} {name}s, but the largest of the cluster's "
-                f"{len(nodes)} nodes has {most:g}. Choose a smaller {flag}, or add a node."
+                f"One trial needs {needed[name]:g} {name}, but of the cluster's nodes "
+                f"({len(nodes)}) the largest has {most:g}. Choose a smaller {flag}, or add a node."
             )
     raise StudyError("No node of the cluster has both the CPUs and the GPUs that one trial needs.")
 
