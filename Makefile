@@ -52,8 +52,9 @@ lint: $(VENV)/.test $(VENV)/.kernels ## style and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# By worksteal each process has its tests in a row: what the tests of a file share is made once.
 test: lint ## lint, types and the tests, without those marked heavy
-	$(BIN)/pytest -n 2 -m "not heavy"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy"
 
 # For the tests of the report page. No failure stops make: without a browser they are skipped with a reason.
 browser:

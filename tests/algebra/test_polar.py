@@ -401,8 +401,13 @@ def test_gradcheck(kind, eps_mode):
     )
 
 
+# One of each behaviour of the spectrum and each shape. The others have their second derivatives
+# checked with the paper's eps.
+TWICE = ("random", "repeated-singular-values", "rank-deficient", "zero", "square", "batch")
+
+
 @both_ways
-@pytest.mark.parametrize(("kind", "eps_mode"), CASES)
+@pytest.mark.parametrize(("kind", "eps_mode"), [case for case in CASES if case[0] in TWICE])
 def test_gradgradcheck(kind, eps_mode):
     W = torch.from_numpy(KINDS[kind]).requires_grad_()
     assert gradgradcheck(

@@ -1,5 +1,8 @@
 """What JAX users do: its transforms over the function and the layer, and data parallelism."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import oracle
@@ -13,6 +16,13 @@ if keras.backend.backend() != "jax":
 
 import jax
 import jax.numpy as jnp
+
+
+def test_torch_is_not_loaded_where_it_is_installed():
+    pytest.importorskip("torch")
+    code = "import sys, tensorprojection.keras; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_float64_stays_on_its_island(rng):
