@@ -70,7 +70,7 @@ test-all: test browser $(VENV)/.heavy ## make test, then the heavy tests; "make 
 	$(BIN)/pytest -n 2 -m heavy || test $$? -eq 5 || $(BIN)/pytest --last-failed -m heavy
 
 coverage: $(VENV)/.test $(VENV)/.kernels ## what the tests of make test reach, by file; TESTS=tests/nn for some of them
-	$(BIN)/pytest -n 2 -m "not heavy" --cov --cov-report=term:skip-covered $(TESTS)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy" --cov --cov-report=term:skip-covered $(TESTS)
 
 fuzz: $(VENV)/.test $(VENV)/.kernels ## random layers on random tensors, against float64; MINUTES=5
 	cd tests && ../$(BIN)/python -m fuzz --minutes $(or $(MINUTES),5)
