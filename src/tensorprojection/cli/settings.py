@@ -96,9 +96,18 @@ def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in fields or value is None:
             continue
         if fields[name].annotation == tuple[str, ...]:
-            value = tuple(part.strip() for part in value.split(",") if part.strip())
+            value = names_in(value)
         found[name] = absolute(study.settings, name, value, Path.cwd())
     return found
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names of a list with commas.
+
+    >>> names_in("base, tpl1,")
+    ('base', 'tpl1')
+    """
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def command_of(name: str, carry_out: Callable[..., Any], flags: Flags) -> App:

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
+from numpy.typing import NDArray
 
 from .. import plot_spectra, suggest_out_shape
 from ..errors import ProjectionValueError
 from ..studies.data.npz_arrays import NpzArrays
 from ..studies.errors import StudyError
-
-Array = np.ndarray[Any, Any]
 
 
 def spectra(
@@ -49,7 +48,7 @@ def check_drawable(path: Path) -> None:
         )
 
 
-def load_array(path: Path, name: str | None = None) -> Array:
+def load_array(path: Path, name: str | None = None) -> NDArray[Any]:
     """The array in a file: of a .npy as a memory map, of a .npz read whole."""
     if path.suffix not in (".npy", ".npz"):
         raise ProjectionValueError(f"Expected a .npy or .npz file, got {path}.")
@@ -57,10 +56,10 @@ def load_array(path: Path, name: str | None = None) -> Array:
         raise ProjectionValueError(f"Expected a file at {path}, got none.")
     try:
         if path.suffix == ".npy":
-            mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+            mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
             return mapped
         with NpzArrays(path) as arrays:
-            chosen: Array = arrays.whole(_choose(list(arrays.headers), name, path))
+            chosen: NDArray[Any] = arrays.whole(_choose(list(arrays.headers), name, path))
             return chosen
     except ProjectionValueError:
         raise

@@ -552,6 +552,17 @@ def test_the_command_prints_the_table_and_where_the_figures_are(run, tmp_path, c
     assert (out / "figures" / "overview.svg").is_file()
 
 
+def test_the_command_with_some_networks_writes_beside_the_whole_report(run, capsys):
+    app, folder = App(result_action="return_value"), run()
+    app.command(cli_report.report, name="report")
+    app(["report", str(folder), "--models", "base, tpl2", "--epoch", "3"])
+    text = capsys.readouterr().out
+    assert "TensorProjection 2" in text
+    assert "TensorProjection 1" not in text
+    assert (folder / "epoch-3_base_tpl2" / "report.html").is_file()
+    assert not (folder / "report.html").exists()
+
+
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(StudyError, match="Expected the folder of a run"):
         report(tmp_path / "nowhere")

@@ -107,6 +107,7 @@ class Curves:
         codes = {
             code: {model: trials[model] for model in chosen if model in trials}
             for code, trials in self.codes.items()
+            if not trials.keys().isdisjoint(chosen)
         }
         return replace(self, config=config, models=chosen, codes=codes)
 
