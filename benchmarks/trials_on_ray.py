@@ -71,8 +71,8 @@ def compare_rates(rounds: int, flags: dict[str, Any]) -> None:
     config = resolve(OCT, "small", None, flags)
     ratios = []
     options = RayOptions()
-    with connected(options):
-        there = RayExecutor(options, config)
+    with connected(options) as until:
+        there = RayExecutor(options, config, until)
         for _ in range(rounds):
             here, ray = rate(local.run_units, config), rate(there.run_units, config)
             ratios.append(ray / here)
@@ -83,8 +83,8 @@ def compare_rates(rounds: int, flags: dict[str, Any]) -> None:
 def empty_trials(count: int) -> None:
     """The first of each worker pays for its start; the others for a message each way."""
     config, options = resolve(OCT, "smoke"), RayOptions()
-    with connected(options), tempfile.TemporaryDirectory() as folder:
-        there = RayExecutor(options, config, mock(0, 0))
+    with connected(options) as until, tempfile.TemporaryDirectory() as folder:
+        there = RayExecutor(options, config, until, mock(0, 0))
         units = [Unit(trial, "base") for trial in range(count)]
         ends = [
             time.perf_counter()
@@ -110,8 +110,9 @@ def driver(trials: int, epochs: int) -> None:
     inputs = OCT.prepare(resolve(OCT, "small"), 1, lambda *_: None)
     shared = sum(f.stat().st_size for p in inputs.folders.values() for f in p.glob("*.npy"))
     config, options = resolve(OCT, "smoke"), RayOptions()
-    with connected(options), tempfile.TemporaryDirectory() as folder:
-        there, task = RayExecutor(options, config, mock(epochs, size)), task_of(config, folder)
+    with connected(options) as until, tempfile.TemporaryDirectory() as folder:
+        there = RayExecutor(options, config, until, mock(epochs, size))
+        task = task_of(config, folder)
         units = [Unit(trial, "tpl2") for trial in range(trials)]
         memory, done = [], 0
         began, used = 0.0, 0.0

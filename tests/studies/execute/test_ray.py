@@ -65,8 +65,8 @@ def nodes(cluster, *cpus):
 @contextmanager
 def executor(config, address, **options):
     chosen = RayOptions(address, **options)
-    with connected(chosen):
-        yield RayExecutor(chosen, config)
+    with connected(chosen) as until:
+        yield RayExecutor(chosen, config, until)
 
 
 def files(folder):
@@ -335,16 +335,29 @@ def test_too_few_cpus_or_gpus(cpus, gpus, match, monkeypatch):
 def test_a_cluster_with_other_code_or_without_it(cluster, monkeypatch):
     """What the nodes have is asked for before anything is prepared."""
     config = smoke("oct")
-    with nodes(cluster, 1), connected(RayOptions(cluster.address)):
+    with nodes(cluster, 1), connected(RayOptions(cluster.address)) as until:
         there = ray_cluster.code_version(config.study)
         with monkeypatch.context() as patch:
             patch.setattr(ray_cluster, "code_version", lambda study: "0.1 abc, torch 1.0")
             with one_line(f"has tensorprojection {re.escape(there)}, but here is 0.1 abc"):
-                RayExecutor(RayOptions(cluster.address), config)
+                RayExecutor(RayOptions(cluster.address), config, until)
         with monkeypatch.context() as patch:
             patch.setattr(ray_cluster, "_installed", lambda study: None)
             with within_half_a_minute(), one_line("does not have tensorprojection"):
-                RayExecutor(RayOptions(cluster.address), config)
+                RayExecutor(RayOptions(cluster.address), config, until)
+
+
+@pytest.mark.heavy
+def test_a_node_that_says_nothing(cluster, monkeypatch):
+    """It is waited for as long as is left of what connecting and asking may take together."""
+    monkeypatch.setattr(ray_cluster, "_installed", lambda study: time.sleep(3600))
+    with (
+        nodes(cluster, 1),
+        within_half_a_minute(),
+        one_line("has not answered for [0-9]+ s"),
+        executor(smoke("oct"), cluster.address),
+    ):
+        pass
 
 
 @pytest.mark.heavy

@@ -47,17 +47,22 @@ class RayExecutor:
     Args:
         options: the cluster, and the resources of each trial.
         config: the run's settings.
+        until: when the nodes must have said what they have: see :func:`connected`.
         trainer: the actors' class; a benchmark has one that trains nothing.
     """
 
     def __init__(
-        self, options: RayOptions, config: RunConfig, trainer: type[Trainer] = Trainer
+        self,
+        options: RayOptions,
+        config: RunConfig,
+        until: float,
+        trainer: type[Trainer] = Trainer,
     ) -> None:
         self.options, self.trainer = options, trainer
         self.needed = options.resources(config)
         self.places = places(self.needed)
         if options.address is not None:  # one that was started here has what is here
-            check_nodes(self.needed, config.study)
+            check_nodes(self.needed, config.study, until)
 
     def run_units(self, units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
         """Train these units with ``jobs`` workers, and pass on their events."""

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from ..errors import StudyError
 
 ANSWER_SECONDS = 5.0  # for a connection
 CONNECT_SECONDS = 20.0  # for Ray to find out whether that is a cluster
-PROBE_SECONDS = 25.0  # for the nodes to say what they have installed
+CHECK_SECONDS = 27.0  # for all of that, and for the nodes to say what they have installed
+NODE_SECONDS = 5.0  # which they have at the least
 LOCAL_ADDRESS = "auto"
 
 
@@ -68,8 +70,12 @@ class RayOptions:
 
 
 @contextmanager
-def connected(options: RayOptions) -> Iterator[None]:
-    """Connected to the cluster while in here; one that was started for this ends with it."""
+def connected(options: RayOptions) -> Iterator[float]:
+    """Connected to the cluster while in here; one that was started for this ends with it.
+
+    Yields the time, by ``time.monotonic``, until which its nodes may say what they have.
+    """
+    until = time.monotonic() + CHECK_SECONDS
     if find_spec("ray") is None:
         raise StudyError(
             "`executor` ray needs Ray, which is not installed: pip install 'tensorprojection[ray]'"
@@ -96,7 +102,7 @@ def connected(options: RayOptions) -> Iterator[None]:
             f"{first_line(error)}"
         ) from error
     try:
-        yield
+        yield until
     finally:
         ray.shutdown()
 
@@ -190,8 +196,9 @@ def places(needed: dict[str, float]) -> int:
     raise StudyError("No node of the cluster has both the CPUs and the GPUs that one trial needs.")
 
 
-def check_nodes(needed: dict[str, float], study: str) -> None:
+def check_nodes(needed: dict[str, float], study: str, until: float) -> None:
     """A ``StudyError`` where a node that could get a trial does not have the code that is here."""
+    seconds = max(until - time.monotonic(), NODE_SECONDS)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -202,7 +209,7 @@ def check_nodes(needed: dict[str, float], study: str) -> None:
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node.id, soft=False)
         asked[ask.options(scheduling_strategy=there).remote(study)] = node
-    ready, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PROBE_SECONDS)
+    ready, silent = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
     for answer in ready:
         name = asked[answer].name
         try:
@@ -221,7 +228,7 @@ def check_nodes(needed: dict[str, float], study: str) -> None:
             )
     if silent and not ready:  # a slow one among others is asked again by the worker that it gets
         raise StudyError(
-            f"Node {asked[silent[0]].name} has not answered for {PROBE_SECONDS:.0f} s. Remove it "
+            f"Node {asked[silent[0]].name} has not answered for {seconds:.0f} s. Remove it "
             "from the cluster, or see to it that it can start processes."
         )
 
