@@ -35,18 +35,17 @@ def executor(
         ray: the cluster, where trials go to one.
         devices: what one training runs on.
     """
-    several = devices != Devices() or config.precision != "32-true"
+    several = devices != Devices()
     if ray is not None:
         if several:
             raise StudyError(
-                "Expected `executor` ray or one training on several `devices` or `nodes` or with a "
-                "`precision`, got both."
+                "Expected `executor` ray or one training on several `devices` or `nodes`, got both."
             )
         ray.resources(config)  # what cannot be asked for, before a cluster is started for it
-        with connected(ray):
+        with connected(ray) as until:
             from .ray import RayExecutor
 
-            found = RayExecutor(ray, config)
+            found = RayExecutor(ray, config, until)
             yield ChosenExecutor(found.run_units, found.places)
     elif several:
         together = ParallelExecutor(devices, config)

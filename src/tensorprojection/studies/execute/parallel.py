@@ -69,8 +69,8 @@ class Devices:
             )
         if find_spec("lightning_fabric") is None:
             raise StudyError(
-                "`devices` and `precision` need Lightning Fabric, which is not installed: pip "
-                "install 'tensorprojection[ddp]'"
+                "Several `devices` need Lightning Fabric, which is not installed: pip install "
+                "'tensorprojection[ddp]'"
             )
         if config.device == "cuda":
             import torch
@@ -316,8 +316,6 @@ def _fabric(task: Task, devices: Devices) -> Fabric:
     # Its log reports every start; set after the import, which sets it as well.
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     accelerator = task.config.device
-    if devices.processes == 1:
-        return Fabric(accelerator=accelerator, devices=1, precision=task.config.precision)
     made = Fabric(
         accelerator=accelerator,
         devices=devices.devices,

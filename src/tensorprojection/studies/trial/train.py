@@ -31,6 +31,7 @@ from . import checkpoint
 from .checkpoint import Checkpoint, DamagedError
 from .keeper import Keeper
 from .observer import Observer
+from .precision import output_of
 from .seeds import batch_order, start_seed
 from .unit import Epoch, Notice, Say, Step, Unit
 
@@ -155,7 +156,7 @@ def train_epoch(state: Training, epoch: int, say: Say = lambda event: None) -> f
 def train_step(state: Training, x: Tensor, y: Tensor) -> float:
     """One batch: the loss, its gradients, an optimizer step; returns the loss without penalty."""
     state.optimizer.zero_grad()
-    value = state.study.loss(state.network(x), y)
+    value = state.study.loss(output_of(state.network, x, state.config), y)
     penalty = state.study.penalty(state.network)
     (value if penalty is None else value + penalty).backward()
     state.optimizer.step()
@@ -168,7 +169,7 @@ def validate(state: Training) -> dict[str, float]:
     metrics, observer = state.study.metrics(), state.observer
     with torch.inference_mode(), nullcontext() if observer is None else observer.looking():
         for x, y in batches(state.data, state.validation, state.config):
-            output = state.network(x)
+            output = output_of(state.network, x, state.config)
             metrics.update(output, y)
             if observer is not None:
                 observer.update(output, y)
