@@ -6,7 +6,7 @@ import pytest
 
 from tensorprojection.studies.processes import memory_settings, process_pool, settings_to_inherit
 
-MEMORY = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+MEMORY = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_")
 
 
 @pytest.fixture(autouse=True)

@@ -75,8 +75,8 @@ def settings_to_inherit() -> Iterator[None]:
 def memory_settings() -> dict[str, str]:
     """Environment variables for a process that trains, but those that the user has set."""
     settings = {
-        "MALLOC_MMAP_THRESHOLD_": str(2**25),
-        "MALLOC_TRIM_THRESHOLD_": str(2**30),
+        "MALLOC_MMAP_MAX_": "0",  # no block is too large for the heap
+        "MALLOC_TRIM_THRESHOLD_": str(2**34),
         "MALLOC_ARENA_MAX": "1",
     }
     return {name: value for name, value in settings.items() if name not in os.environ}
