@@ -78,6 +78,9 @@ def _observe(file: Path, rng, study: str, model: str, epochs: int) -> None:
         for mode, shape in ((1, (1280, 64)), (2, (12, 6)), (3, (12, 6))):
             for kind in ("start", "U"):
                 arrays[f"{kind}/pool4/{mode}"] = rng.normal(size=shape).astype(np.float16)
+            if mode > 1:
+                path = rng.normal(size=(epochs, *shape)).astype(np.float16)
+                arrays[f"by_epoch/pool4/{mode}"] = path
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     file.write_bytes(buffer.getvalue())

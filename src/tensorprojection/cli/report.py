@@ -36,10 +36,11 @@ def report(
     from ..studies.report.page.runs import read_runs
     from ..studies.report.table import render
     from ..studies.report.write import write
+    from .settings import names_in
 
     if not folders:
         raise StudyError("Expected the folder of a run, got none.")
-    chosen = None if models is None else [name.strip() for name in models.split(",")]
+    chosen = None if models is None else names_in(models)
     # First: a damaged one must not leave half a report.
     runs = read_runs(folders, epoch, chosen)
     console = Console(highlight=False)
@@ -49,7 +50,7 @@ def report(
     if len(folders) == 1:
         curves = runs[0].curves
         console.print(render(curves))
-        write(curves, where)
+        write(curves, where, runs[0].observed)
         if curves.held_out is None:
             console.print(f"Figures: {where / 'figures'}", soft_wrap=True, markup=False)
         console.print(

@@ -32,6 +32,7 @@ class Observed:
     orthogonality/LAYER         largest ‖UᵀU − I‖ of the layer
     energy/LAYER                share of its input's energy that the projection lets through
     start/LAYER/K, U/LAYER/K    U of mode K before the first epoch, and after the last
+    by_epoch/LAYER/K            (epochs, p, q): U of mode K after each epoch, where it is small
     images, masks, predictions  the images of ``CHOSEN``, at the last epoch
     dice                        their Dice scores
     ==========================  =============================================================

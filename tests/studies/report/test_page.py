@@ -17,7 +17,7 @@ from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report.curves import read
 from tensorprojection.studies.report.page import write
-from tensorprojection.studies.report.page.numbers import differences, low_pass, reaches
+from tensorprojection.studies.report.page.numbers import differences, reaches
 from tensorprojection.studies.report.page.verdicts import UNDECIDED, decide, verdicts
 
 
@@ -66,7 +66,11 @@ def test_segmentation_has_a_gallery_with_masks(run, tmp_path):
 
 def test_what_an_older_run_has_not_recorded_is_said_to_be(run, tmp_path):
     text = text_of(write([run(observed=False)], tmp_path).read_text(encoding="utf-8"))
-    for part in ("Confusion matrices", "Captured energy and orthogonality", "Sample images"):
+    for part in (
+        "Confusion matrices",
+        "Captured energy, orthogonality and low-pass shares",
+        "Sample images",
+    ):
         assert f"{part}: not recorded." in text
     assert "No networks were kept." in text
 
@@ -225,13 +229,6 @@ def test_epochs_to_reach_the_bases_best(run):
         assert reach.trials == 6
         if needed:
             assert reach.median == statistics.median(needed)
-
-
-def test_low_pass_is_one_for_cosines_and_nothing_for_the_others():
-    k = np.arange(8)
-    cosines = np.cos(np.pi * (k[:, None] + 0.5) * k / 8)
-    assert low_pass(cosines[:, :3]) == pytest.approx(1)
-    assert low_pass(cosines[:, 5:]) == pytest.approx(0)
 
 
 # The claims

@@ -56,8 +56,8 @@ def draw(curves: Curves, folder: Path) -> list[Path]:
     """Write a figure of each metric and one of all, as PNG and SVG; returns the files."""
     files: list[Path] = []
     for metric in curves.metrics:
-        files += _save(figure(curves, [metric]), folder / metric)
-    return files + _save(figure(curves, curves.metrics), folder / "overview")
+        files += save(figure(curves, [metric]), folder / metric)
+    return files + save(figure(curves, curves.metrics), folder / "overview")
 
 
 def figure(curves: Curves, metrics: Sequence[str]) -> Figure:
@@ -183,7 +183,7 @@ def _legend_columns(titles: Collection[str], width: float, text: float) -> int:
     return max(1, min(len(titles), int(width / entry)))
 
 
-def _save(drawn: Figure, path: Path) -> list[Path]:
+def save(drawn: Figure, path: Path) -> list[Path]:
     """Write it as PNG and as SVG, with the same bytes for the same figure every time."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import StudyError
-from . import figures, table
+from ..observed import Observed
+from . import figures, projections, table
 from .curves import Curves
 
 
-def write(curves: Curves, out: Path) -> list[Path]:
+def write(
+    curves: Curves, out: Path, observed: Mapping[str, Sequence[Observed]] | None = None
+) -> list[Path]:
     """Write the figures and the table of a run that has been read; returns the files.
 
     Of networks on held-out images there are no figures: they have one epoch each.
+
+    Args:
+        curves: the run's results.
+        out: the folder.
+        observed: by model, what was observed of its trials.
     """
     try:
-        drawn = figures.draw(curves, out / "figures") if curves.held_out is None else []
+        drawn = []
+        if curves.held_out is None:
+            drawn = figures.draw(curves, out / "figures")
+            if learned := projections.learned_layers(curves, observed or {}):
+                made = projections.figure(curves, learned)
+                drawn += figures.save(made, out / "figures" / "projections")
         return [*drawn, *table.write(curves, out)]
     except OSError as error:
         where = error.filename or out

@@ -28,6 +28,11 @@ from ..observed import Array, read_observed
 
 Projection = TensorProjection | TransposeTensorProjection | FrozenProjection
 
+# Arrays with a row for each epoch, beside "epochs" and "confusion".
+BY_EPOCH = ("energy/", "orthogonality/", "by_epoch/")
+# Entries of a U that is kept for every epoch: enough for spatial modes, too few for wide channels.
+SMALL = 64 * 64
+
 
 class Observer:
     """Of one unit. Made with the network at its start, before a checkpoint is put into it."""
@@ -93,9 +98,11 @@ class Observer:
         for name, layer in self.layers.items():
             if not isinstance(layer, FrozenProjection):
                 now[f"orthogonality/{name}"] = np.array([float(layer.orthogonality_error())])
+        Us = _matrices(self.layers)
+        now |= {f"by_epoch/{name}": U[None] for name, U in Us.items() if U.size <= SMALL}
         arrays = _appended(self._before(epoch), now)
         arrays |= self.start
-        arrays |= {f"U/{name}": U for name, U in _matrices(self.layers).items()}
+        arrays |= {f"U/{name}": U for name, U in Us.items()}
         if self.dice:
             arrays |= self._gallery(data, validation)
         buffer = io.BytesIO()
@@ -124,7 +131,7 @@ class Observer:
 
 
 def _by_epoch(arrays: Any) -> set[str]:
-    return {n for n in arrays if n in ("epochs", "confusion") or n.startswith(("en", "or"))}
+    return {n for n in arrays if n in ("epochs", "confusion") or n.startswith(BY_EPOCH)}
 
 
 def _appended(before: dict[str, Array], now: dict[str, Array]) -> dict[str, Array]:

@@ -6,13 +6,15 @@ and the trials one by one where there are several.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...observed import Array
 from ..curves import Curves, Floats, quartiles
 from ..figures import styles
+from ..frequencies import low_pass
 from .numbers import Difference
 from .runs import Run
 
@@ -71,27 +73,33 @@ def difference_charts(curves: Curves, found: Sequence[Difference], reference: st
 
 
 def observed_charts(run: Run) -> list[Chart]:
-    """Orthogonality and captured energy by epoch, for each layer that has some."""
-    kinds = (
-        ("energy", "Captured energy", False),
-        ("orthogonality", "Distance from orthonormal, ‖UᵀU − I‖", True),
+    """By epoch, for each layer that has some: energy, orthogonality, and how low its U's pass."""
+    kinds: tuple[tuple[str, str, bool, Callable[[Array], float]], ...] = (
+        ("energy", "Captured energy", False, float),
+        ("orthogonality", "Distance from orthonormal, ‖UᵀU − I‖", True, float),
+        ("by_epoch", "Low-pass share, mode", False, lambda U: low_pass(U.astype(np.float64))),
     )
     charts = []
-    for kind, title, log in kinds:
+    for kind, title, log, value in kinds:
         layers: dict[str, list[dict[str, Any]]] = {}
         for model, trials in run.observed.items():
             names = sorted({name for trial in trials for name in trial.named(kind)})
             for name in names:
+                if name.endswith("/1"):  # channels have no frequencies
+                    continue
                 values = np.full((len(trials), len(run.curves.epochs)), np.nan)
                 for row, trial in enumerate(trials):
-                    for epoch, value in zip(trial.epochs, trial.named(kind)[name], strict=True):
-                        values[row, run.curves.epochs == epoch] = value
+                    own = trial.get(f"{kind}/{name}")
+                    if own is None:  # begun by an older version
+                        continue
+                    for epoch, found in zip(trial.epochs, own, strict=True):
+                        values[row, run.curves.epochs == epoch] = value(found)
                 layers.setdefault(name, []).append(_line(model, values, trials=True))
         for name, lines in layers.items():
             epochs = run.curves.epochs.tolist()
-            charts.append(
-                {"title": f"{title}: {name}", "epochs": epochs, "lines": lines, "log": log}
-            )
+            layer, _, mode = name.rpartition("/")
+            what = f"{title}: {name}" if not layer else f"{title} {mode}: {layer}"
+            charts.append({"title": what, "epochs": epochs, "lines": lines, "log": log})
     return charts
 
 

@@ -163,21 +163,6 @@ def _reach(curves: Curves, metric: str, model: str) -> Reach:
     )
 
 
-def low_pass(U: Floats) -> float:
-    """The share of U's columns that lies in the span of the lowest cosines (DCT-II), 0 to 1.
-
-    1 for a low-pass with as many columns, some q/p for columns of no direction.
-
-    >>> round(low_pass(np.ones((4, 1)) / 2), 6)
-    1.0
-    """
-    p, q = U.shape
-    angles = np.pi * (np.arange(p)[:, None] + 0.5) * np.arange(q) / p
-    cosines = np.cos(angles) * np.where(np.arange(q) == 0, np.sqrt(1 / p), np.sqrt(2 / p))
-    total = float(np.square(U).sum())
-    return float(np.square(cosines.T @ U).sum()) / total if total else math.nan
-
-
 def shown(value: float, sign: str = "") -> str:
     """Four digits after the point, or four in all where that would show none of them.
 

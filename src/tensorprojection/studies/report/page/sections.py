@@ -12,6 +12,7 @@ from ...config import own_settings
 from ...errors import StudyError
 from ...observed import CHOSEN, Observed
 from ..curves import BASE
+from ..frequencies import low_pass
 from ..summary import tables
 from ..table import notes
 from . import numbers
@@ -355,7 +356,7 @@ def _matrices(run: Run) -> list[Part]:
 def _low_pass(trials: Sequence[Observed], name: str) -> tuple[str, str]:
     medians = []
     for kind in ("start", "U"):
-        shares = [numbers.low_pass(t.named(kind)[name].astype(np.float64)) for t in trials]
+        shares = [low_pass(t.named(kind)[name].astype(np.float64)) for t in trials]
         medians.append(f"{100 * float(np.median(shares)):.0f} %")
     return medians[0], medians[1]
 

@@ -1,0 +1,130 @@
+"""What projections learn: which frequencies U lets through, and the figure of it by epoch."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import fft
+from scipy.stats import ortho_group
+from synthetic_runs import synthetic_run
+
+from tensorprojection.studies.report.frequencies import cosines, low_pass, passed
+from tensorprojection.studies.report.page.charts import observed_charts
+from tensorprojection.studies.report.page.runs import read_runs
+from tensorprojection.studies.report.projections import figure, learned_layers
+from tensorprojection.studies.report.write import write
+from tensorprojection.studies.results import UnitFiles
+
+# Frequencies
+
+
+@pytest.mark.parametrize("p", [1, 2, 7, 12])
+def test_cosines_are_scipys(p):
+    np.testing.assert_allclose(cosines(p).T, fft.dct(np.eye(p), axis=0, norm="ortho"), atol=1e-12)
+
+
+@given(p=st.integers(2, 12), q=st.integers(2, 12), seed=st.integers(0, 99))
+def test_what_is_let_through_depends_on_the_span_alone(p, q, seed):
+    p, q = max(p, q), min(p, q)
+    U = np.linalg.qr(np.random.default_rng(seed).normal(size=(p, q)))[0]
+    turned = U @ ortho_group.rvs(q, random_state=seed)
+    np.testing.assert_allclose(passed(turned), passed(U), atol=1e-9)
+    np.testing.assert_allclose(passed(U).sum(), q)
+    assert passed(U).max() <= 1 + 1e-9
+    np.testing.assert_allclose(low_pass(U), passed(U)[:q].sum() / q)
+
+
+def test_low_pass_is_one_for_cosines_and_nothing_for_the_others():
+    assert low_pass(cosines(8)[:, :3]) == pytest.approx(1)
+    assert low_pass(cosines(8)[:, 5:]) == pytest.approx(0)
+
+
+# The figure
+
+
+@pytest.fixture
+def run(tmp_path):
+    def make(**settings):
+        return synthetic_run(tmp_path / "run", **settings)
+
+    return make
+
+
+def change(folder, trial, model, **arrays):
+    """Put other arrays into what was observed; None removes one."""
+    file = UnitFiles.of(folder, trial, model).observed
+    with np.load(file) as found:
+        whole = {**found, **{name.replace("__", "/"): a for name, a in arrays.items()}}
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name: array for name, array in whole.items() if array is not None})
+    file.write_bytes(buffer.getvalue())
+
+
+def layers_of(folder, **part):
+    [found] = read_runs([folder], **part)
+    return found.curves, learned_layers(found.curves, found.observed)
+
+
+def test_start_and_epochs_of_every_trial(run):
+    folder = run(models=("base", "tpl1"), trials=3, epochs=5)
+    curves, [layer] = layers_of(folder)
+    assert layer.title == curves.model_title("tpl1")
+    assert layer.epochs == [0, 1, 2, 3, 4, 5]
+    assert {mode: Us.shape for mode, Us in layer.modes.items()} == dict.fromkeys(
+        (2, 3), (3, 6, 12, 6)
+    )
+    with np.load(UnitFiles.of(folder, 1, "tpl1").observed) as there:
+        np.testing.assert_array_equal(layer.modes[3][1, 0], there["start/pool4/3"])
+        np.testing.assert_array_equal(layer.modes[3][1, 1:], there["by_epoch/pool4/3"])
+
+
+def test_as_of_an_epoch(run):
+    _, [layer] = layers_of(run(models=("tpl1",), trials=2, epochs=5), epoch=3)
+    assert layer.epochs == [0, 1, 2, 3]
+    assert layer.modes[2].shape == (2, 4, 12, 6)
+
+
+def test_what_does_not_change_is_not_learned(run):
+    folder = run(models=("tpl1", "tpl2"), trials=1, epochs=4)
+    U = np.eye(12, 6, dtype=np.float16)
+    fixed = {f"{kind}__pool4__{mode}": U for kind in ("start", "U") for mode in (2, 3)}
+    fixed |= {f"by_epoch__pool4__{mode}": np.repeat(U[None], 4, 0) for mode in (2, 3)}
+    change(folder, 0, "tpl1", **fixed)
+    curves, layers = layers_of(folder)
+    assert [layer.title for layer in layers] == [curves.model_title("tpl2")]
+
+
+def test_trials_of_an_older_version_are_left_out(run):
+    folder = run(models=("tpl1",), trials=3)
+    change(folder, 1, "tpl1", by_epoch__pool4__2=None, by_epoch__pool4__3=None)
+    _, [layer] = layers_of(folder)
+    assert len(layer.modes[2]) == len(layer.modes[3]) == 2
+    [chart] = [c for c in observed_charts(read_runs([folder])[0]) if "mode 2" in c["title"]]
+    assert chart["title"] == "Low-pass share, mode 2: pool4"
+    assert [None in line for line in chart["lines"][0]["trials"]] == [False, True, False]
+
+
+def test_panels_show_U_and_what_it_lets_through(run):
+    curves, layers = layers_of(run(models=("base", "tpl1", "tpl2"), trials=2, epochs=5))
+    panels = figure(curves, layers).axes
+    assert len(panels) == 2 * (4 + 2)  # at the start and at epochs 1, 2 and 5; height and width
+    [image] = panels[1].images
+    np.testing.assert_array_equal(image.get_array(), layers[0].modes[2][0, 1].T)
+    [image] = panels[-1].images
+    first, second = ([passed(U) for U in trial] for trial in layers[1].modes[3])
+    np.testing.assert_allclose(image.get_array(), (np.array(first) + second) / 2)
+    assert "median of 2 trials" in panels[0].figure.get_suptitle()
+
+
+def test_the_report_has_it_where_something_was_learned(run, tmp_path):
+    [found] = read_runs([run(models=("base", "tpl1"), trials=2)])
+    files = write(found.curves, tmp_path / "out", found.observed)
+    assert {f.name for f in files if f.stem == "projections"} == {
+        "projections.png",
+        "projections.svg",
+    }
+    assert all(file.stat().st_size > 1000 for file in files if file.stem == "projections")
+    files = write(found.curves.only(["base"]), tmp_path / "base", found.observed)
+    assert not any(file.stem == "projections" for file in files)
