@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -229,6 +230,39 @@ def test_damaged_results_of_a_finished_run_come_back(how, small):
     assert f"{lines} is " in " ".join(said)
     assert lines.read_bytes() == whole
     assert results(small.folder).equals(before)
+
+
+def test_settings_and_results_alone_are_enough_to_add_to_a_run(small, tmp_path):
+    """As an archive keeps them; nothing that is measured is trained again or lost."""
+    small(models=("base", "tpl1"))
+    before = results(small.folder)
+    shutil.rmtree(small.folder / "trials")
+    (small.folder / "record.json").unlink()
+    assert small(models=("base", "tpl1"))[0].was_finished
+    shutil.rmtree(small.folder / "trials")
+    outcome, _ = small(models=("base", "tpl1", "tpl2"), trials=2)
+    assert not outcome.failures
+    carry_out_here(smoke("oct", trials=2, models=("base", "tpl1", "tpl2")), tmp_path / "whole")
+    assert results(small.folder).equals(results(tmp_path / "whole"))
+    kept = [row for row in results(small.folder).rows() if row in before.rows()]
+    assert len(kept) == len(before)
+    assert not (small.folder / "trials" / "001" / "base.pt").exists()  # it was not trained
+
+
+def test_a_table_that_cannot_be_read_is_not_replaced(small):
+    small()
+    shutil.rmtree(small.folder / "trials")
+    path = small.folder / "results.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    damaged = path.read_bytes()
+    with pytest.raises(StudyError, match=r"Expected a whole Parquet file, got .*results\.parquet"):
+        small()
+    assert path.read_bytes() == damaged
+    pl.DataFrame({"model": ["base"], "trial": [1]}).write_parquet(path)
+    with pytest.raises(
+        StudyError, match=r"Expected the columns study, epoch in .*results\.parquet"
+    ):
+        small()
 
 
 # Versions of the code

@@ -15,6 +15,11 @@ A folder of a run::
 Note [Rows and checkpoint]: a checkpoint holds the rows as well, and is written first. So a kill
 between the two loses nothing: the lines are written again from the checkpoint. A damaged file of
 lines is restored in the same way; where the checkpoint is damaged, training starts again.
+
+Note [The table is enough]: of a run that is archived, ``config.toml`` and ``results.parquet`` say
+all that was measured. Where the folder ``trials`` is gone as a whole, the lines are written again
+from the table, so that more trials or networks can be added, and the table is never replaced by a
+smaller one. Whoever wants a network trained anew removes its own files, and not that folder.
 """
 
 from __future__ import annotations
@@ -27,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from polars.exceptions import PanicException, PolarsError
 
+from .errors import StudyError
 from .files import write_whole
 from .sealed import sealed, unsealed
 
@@ -110,3 +117,34 @@ def write_results(run: Path, results: pl.DataFrame) -> None:
     results.write_parquet(buffer)
     if not (path.exists() and path.read_bytes() == buffer.getvalue()):
         write_whole(path, buffer.getvalue())
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    """The table of that file; ``StudyError`` where it is not one."""
+    try:
+        return pl.read_parquet(path)
+    except OSError as error:
+        raise StudyError(f"Could not read {path}: {error.strerror or error}.") from None
+    except (PolarsError, PanicException) as error:  # a damaged file can make polars panic
+        first = (str(error).splitlines() or ["unknown"])[0].rstrip(".")
+        raise StudyError(f"Expected a whole Parquet file, got {path}: {first}.") from None
+
+
+def restore_lines(run: Path, units: Iterable[tuple[int, str]]) -> None:
+    """The lines of these trials and models from the table, where that is all there is.
+
+    See Note [The table is enough].
+    """
+    path = run / RESULTS
+    if (run / "trials").exists() or not path.is_file():
+        return
+    table = read_table(path)
+    keys = ("study", "trial", "model")
+    if missing := [name for name in (*keys, "epoch") if name not in table.columns]:
+        raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
+    for trial, model in units:
+        own = table.filter(pl.col("trial") == trial + 1, pl.col("model") == model)
+        if len(own):
+            files = UnitFiles.of(run, trial, model)
+            files.lines.parent.mkdir(parents=True, exist_ok=True)
+            files.write(own.sort("epoch").drop(keys).to_dicts())

@@ -27,7 +27,7 @@ from .network_file import Keep
 from .record import Record, add_record, read_record
 from .reference import parse_reference
 from .registry import find_study
-from .results import UnitFiles, gather, write_results
+from .results import UnitFiles, gather, restore_lines, write_results
 from .samples import write_samples
 from .study import Study
 from .trial.unit import Unit
@@ -124,6 +124,8 @@ def _run(
     if stored is not None:
         config = _agree(config, stored, folder)
     units = [Unit(trial, model) for trial in range(config.trials) for model in config.models]
+    if stored is not None:
+        restore_lines(folder, [(unit.trial, unit.model) for unit in units])
     missing = {unit: n for unit in units if (n := _epochs(folder, unit, watch)) < config.epochs}
     moved = [] if stored is None else _moved(config, stored)
     if not missing and not moved:

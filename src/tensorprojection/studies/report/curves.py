@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from polars.exceptions import PanicException, PolarsError
 
 from ..config import PHANTOMS, RunConfig
 from ..errors import StudyError
 from ..record import check_begun, read_record
 from ..registry import config_of, find_study, read_config
-from ..results import HELD_OUT, RESULTS, UnitFiles, gather
+from ..results import HELD_OUT, RESULTS, UnitFiles, gather, read_table
 from ..study import Study
 
 Floats = NDArray[np.float64]
@@ -214,7 +213,7 @@ def _rows(
         raise StudyError(
             f"No network in {folder} has finished its first epoch yet: there is nothing to report."
         )
-    return _checked(_parquet(path), path, study), damage
+    return _checked(read_table(path), path, study), damage
 
 
 def _codes(frame: pl.DataFrame, models: list[str]) -> dict[str, dict[str, int]]:
@@ -226,16 +225,6 @@ def _codes(frame: pl.DataFrame, models: list[str]) -> dict[str, dict[str, int]]:
         code: {model: counts[code, model] for model in models if (code, model) in counts}
         for code in sorted(frame["code"].unique().to_list())
     }
-
-
-def _parquet(path: Path) -> pl.DataFrame:
-    try:
-        return pl.read_parquet(path)
-    except OSError as error:
-        raise StudyError(f"Could not read {path}: {error.strerror or error}.") from None
-    except (PolarsError, PanicException) as error:  # a damaged file can make polars panic
-        first = (str(error).splitlines() or ["unknown"])[0].rstrip(".")
-        raise StudyError(f"Expected a whole Parquet file, got {path}: {first}.") from None
 
 
 def _checked(frame: pl.DataFrame, path: Path, study: Study[Any]) -> pl.DataFrame:
