@@ -1,7 +1,8 @@
 """OCT CNN training, images per second, beside Keras 3 on its torch backend.
 
 The same network, batch and images, in turns; two threads in one process each. Then the way that
-``tpl run`` takes: one single-threaded process per core. And the share of a step spent on input.
+``tpl run`` takes: one single-threaded process per core, in both precisions. And the share of a step
+spent on input.
 
     python benchmarks/oct_training.py
 """
@@ -23,16 +24,17 @@ import torch
 from torch import nn
 
 from tensorprojection.bench.measure import ratio, take_turns
-from tensorprojection.studies.config import resolve
+from tensorprojection.studies.config import Precision, resolve
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.models import oct_cnn
 from tensorprojection.studies.oct import OCT, PAPER, OctData
 from tensorprojection.studies.processes import settings_to_inherit
+from tensorprojection.studies.trial.precision import output_of
 from tensorprojection.studies.trial.train import batches
 
 
-def samples(batch: int) -> OctData:
-    config = resolve(OCT, "paper", None, {"batch": batch})
+def samples(batch: int, precision: Precision = "32-true") -> OctData:
+    config = resolve(OCT, "paper", None, {"batch": batch, "precision": precision})
     return OctData(config, phantoms.make(batch))
 
 
@@ -45,7 +47,7 @@ def our_step(model: str, data: OctData) -> Callable[[], None]:
     def step() -> None:
         for x, y in batches(data, rows, data.config):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(network(x), y).backward()
+            nn.functional.cross_entropy(output_of(network, x, data.config), y).backward()
             optimizer.step()
 
     return step
@@ -73,9 +75,9 @@ def keras_step(data: OctData) -> Callable[[], None]:
     return step
 
 
-def _one_core(batch: int, seconds: float, ready: Any, rates: Any) -> None:
+def _one_core(batch: int, precision: Precision, seconds: float, ready: Any, rates: Any) -> None:
     torch.set_num_threads(1)
-    step = our_step("base", samples(batch))
+    step = our_step("base", samples(batch, precision))
     step()
     ready.wait()
     started, steps = time.perf_counter(), 0
@@ -85,14 +87,13 @@ def _one_core(batch: int, seconds: float, ready: Any, rates: Any) -> None:
     rates.put(steps * batch / (time.perf_counter() - started))
 
 
-def two_processes(batch: int, seconds: float) -> float:
+def two_processes(batch: int, precision: Precision, seconds: float) -> float:
     """Images per second of one single-threaded process per core, together."""
     context = multiprocessing.get_context("spawn")
     ready, rates = context.Barrier(2), context.Queue()
     with settings_to_inherit():
-        workers = [
-            context.Process(target=_one_core, args=(batch, seconds, ready, rates)) for _ in range(2)
-        ]
+        given = (batch, precision, seconds, ready, rates)
+        workers = [context.Process(target=_one_core, args=given) for _ in range(2)]
         for worker in workers:
             worker.start()
     total = sum(rates.get() for _ in workers)
@@ -118,11 +119,16 @@ def main() -> None:
     times = take_turns(contenders, options.rounds)
     for name in list(contenders)[:3]:
         print(f"{name:24} {options.batch / median(times[name]):6.0f} images/s")
-    both = [two_processes(options.batch, 15.0) for _ in range(3)]
+    both, mixed = [], []
+    for _ in range(3):
+        both.append(two_processes(options.batch, "32-true", 15.0))
+        mixed.append(two_processes(options.batch, "bf16-mixed", 15.0))
     print(f"{'ours, 2 processes':24} {median(both):6.0f} images/s")
+    print(f"{'… in bf16-mixed':24} {median(mixed):6.0f} images/s")
     keras = options.batch / median(times["Keras 3, 2 threads"])
     print(f"ours / Keras, 2 threads each: {ratio(times, 'Keras 3, 2 threads', 'ours, 2 threads')}")
     print(f"ours, 2 processes / Keras: {median(both) / keras:.2f}")
+    print(f"bf16-mixed / 32-true, 2 processes: {median(mixed) / median(both):.2f}")
     print(f"input / step: {ratio(times, 'input', 'ours, 2 threads')}")
 
 
