@@ -11,6 +11,7 @@ from .reference import parse_reference
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SOURCES = (".py", ".c", ".h")
+STUDY = ", study "  # stands before the digest of a user's own study
 
 
 @cache
@@ -25,7 +26,7 @@ def code_version(study: str | None = None) -> str:
         return known
     source = where.source()
     content = source.read_bytes() if source is not None and source.is_file() else b""
-    return f"{known}, study {hashlib.sha256(content).hexdigest()[:12]}"
+    return f"{known}{STUDY}{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def digest(folder: Path) -> str:

@@ -342,6 +342,10 @@ def test_a_cluster_with_other_code_or_without_it(cluster, monkeypatch):
             with one_line(f"has tensorprojection {re.escape(there)}, but here is 0.1 abc"):
                 RayExecutor(RayOptions(cluster.address), config, until)
         with monkeypatch.context() as patch:
+            patch.setattr(ray_cluster, "code_version", lambda study: f"{there}, study 0123")
+            with one_line(f"does not have {config.study} as it is here. Put the same file there"):
+                RayExecutor(RayOptions(cluster.address), config, until)
+        with monkeypatch.context() as patch:
             patch.setattr(ray_cluster, "_installed", lambda study: None)
             with within_half_a_minute(), one_line("does not have tensorprojection"):
                 RayExecutor(RayOptions(cluster.address), config, until)

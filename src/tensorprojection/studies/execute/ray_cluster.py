@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..code_version import code_version
+from ..code_version import STUDY, code_version
 from ..config import RunConfig
 from ..errors import StudyError
 
@@ -221,6 +221,11 @@ def check_nodes(needed: dict[str, float], study: str, until: float) -> None:
                 f"Node {name} does not have tensorprojection, or not all that it needs: pip "
                 f"install 'tensorprojection[ray,studies]' there, of version {here}."
             )
+        if found != here and _of_package(found) == _of_package(here):
+            raise StudyError(
+                f"Node {name} does not have {study} as it is here. Put the same file there, under "
+                "the same path."
+            )
         if found != here:
             raise StudyError(
                 f"Node {name} has tensorprojection {found}, but here is {here}. Install the same "
@@ -231,6 +236,11 @@ def check_nodes(needed: dict[str, float], study: str, until: float) -> None:
             f"Node {asked[silent[0]].name} has not answered for {seconds:.0f} s. Remove it "
             "from the cluster, or see to it that it can start processes."
         )
+
+
+def _of_package(version: str) -> str:
+    """A version of the code without that of a user's own study."""
+    return version.partition(STUDY)[0]
 
 
 def _installed(study: str) -> str | None:
