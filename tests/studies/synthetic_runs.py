@@ -77,10 +77,14 @@ def _observe(file: Path, rng, study: str, model: str, epochs: int) -> None:
         arrays["energy/pool4"] = rng.uniform(0, 1, epochs)
         for mode, shape in ((1, (1280, 64)), (2, (12, 6)), (3, (12, 6))):
             for kind in ("start", "U"):
-                arrays[f"{kind}/pool4/{mode}"] = rng.normal(size=shape).astype(np.float16)
+                arrays[f"{kind}/pool4/{mode}"] = _orthonormal(rng, shape)
             if mode > 1:
-                path = rng.normal(size=(epochs, *shape)).astype(np.float16)
+                path = np.stack([_orthonormal(rng, shape) for _ in range(epochs)])
                 arrays[f"by_epoch/pool4/{mode}"] = path
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     file.write_bytes(buffer.getvalue())
+
+
+def _orthonormal(rng, shape):
+    return np.linalg.qr(rng.normal(size=shape))[0].astype(np.float16)

@@ -31,3 +31,8 @@ def test_what_the_user_has_set_stays(monkeypatch):
     with settings_to_inherit():
         assert os.environ["MALLOC_ARENA_MAX"] == "8"
     assert os.environ["MALLOC_ARENA_MAX"] == "8"
+
+
+def test_a_threshold_of_the_users_keeps_its_effect(monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    assert set(memory_settings()) == {"MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_"}

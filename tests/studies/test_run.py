@@ -28,6 +28,7 @@ from tensorprojection.studies.registry import STUDIES, read_config
 from tensorprojection.studies.report.curves import read
 from tensorprojection.studies.report.figures import caption
 from tensorprojection.studies.report.table import as_markdown
+from tensorprojection.studies.results import UnitFiles
 from tensorprojection.studies.run import run
 from tensorprojection.studies.trial.unit import Epoch
 
@@ -249,19 +250,76 @@ def test_settings_and_results_alone_are_enough_to_add_to_a_run(small, tmp_path):
     assert not (small.folder / "trials" / "001" / "base.pt").exists()  # it was not trained
 
 
+def archived(small, change=lambda table: table):
+    """The run as an archive has it, with its table changed; the table's bytes."""
+    shutil.rmtree(small.folder / "trials", ignore_errors=True)
+    path = small.folder / "results.parquet"
+    change(pl.read_parquet(path)).write_parquet(path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t: t.drop("study", "epoch"), "Expected the columns study, epoch in"),
+        (
+            lambda t: t.with_columns(study=pl.lit("chest")),
+            "Expected results of the oct study alone",
+        ),
+        (lambda t: pl.concat([t, t]), "Expected one row for each model, trial and epoch"),
+        (lambda t: t.with_columns(trial=pl.lit("1")), "Expected whole numbers in the column trial"),
+        (lambda t: t.with_columns(loss=pl.lit("low")), "Expected numbers in the column loss"),
+        (lambda t: t.with_columns(code=pl.lit(None)), "Expected names in the column code"),
+        (lambda t: t.with_columns(pl.col("trial") + 2), "has trial 3 of base, which config.toml"),
+        (lambda t: t.with_columns(model=pl.lit("../../x")), r"has trial 1 of \.\./\.\./x, which"),
+    ],
+)
+def test_a_table_that_is_not_the_runs_is_refused_and_stays(change, says, small):
+    small()
+    before = archived(small, change)
+    for _ in range(2):  # the first try leaves nothing behind that would let the second through
+        with pytest.raises(StudyError, match=says) as raised:
+            small(trials=2)
+        assert "\n" not in str(raised.value)
+    assert (small.folder / "results.parquet").read_bytes() == before
+
+
 def test_a_table_that_cannot_be_read_is_not_replaced(small):
     small()
-    shutil.rmtree(small.folder / "trials")
+    archived(small)
     path = small.folder / "results.parquet"
     path.write_bytes(path.read_bytes()[:-9])
     damaged = path.read_bytes()
     with pytest.raises(StudyError, match=r"Expected a whole Parquet file, got .*results\.parquet"):
         small()
     assert path.read_bytes() == damaged
-    pl.DataFrame({"model": ["base"], "trial": [1]}).write_parquet(path)
-    with pytest.raises(
-        StudyError, match=r"Expected the columns study, epoch in .*results\.parquet"
-    ):
+
+
+def test_who_is_stopped_while_lines_come_back_begins_again(small, monkeypatch):
+    small(trials=3)
+    before = results(small.folder)
+    archived(small)
+    write, calls = UnitFiles.write, []
+
+    def fail_once(files, rows):
+        calls.append(files)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device", str(files.lines))
+        write(files, rows)
+
+    monkeypatch.setattr(UnitFiles, "write", fail_once)
+    with pytest.raises(StudyError, match="No space left on device"):
+        small(trials=3)
+    assert small(trials=3)[0].was_finished
+    assert results(small.folder).equals(before)
+    assert not (small.folder / ".restoring").exists()
+
+
+def test_an_evaluation_is_no_run_to_go_on_with(small):
+    small()
+    archived(small)
+    (small.folder / "held_out.txt").write_text("others.npz")
+    with pytest.raises(StudyError, match="is an evaluation, not a run"):
         small()
 
 

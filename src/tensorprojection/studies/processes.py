@@ -79,6 +79,8 @@ def memory_settings() -> dict[str, str]:
         "MALLOC_TRIM_THRESHOLD_": str(2**34),
         "MALLOC_ARENA_MAX": "1",
     }
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ:  # which would have no effect
+        del settings["MALLOC_MMAP_MAX_"]
     return {name: value for name, value in settings.items() if name not in os.environ}
 
 

@@ -16,10 +16,10 @@ Note [Rows and checkpoint]: a checkpoint holds the rows as well, and is written 
 between the two loses nothing: the lines are written again from the checkpoint. A damaged file of
 lines is restored in the same way; where the checkpoint is damaged, training starts again.
 
-Note [The table is enough]: of a run that is archived, ``config.toml`` and ``results.parquet`` say
-all that was measured. Where the folder ``trials`` is gone as a whole, the lines are written again
-from the table, so that more trials or networks can be added, and the table is never replaced by a
-smaller one. Whoever wants a network trained anew removes its own files, and not that folder.
+Note [The table is enough]: of a run that is archived, ``config.toml``, ``record.json`` and
+``results.parquet`` say all that was measured. Where no file of lines is there, they are written
+again from the table, so that more trials or networks can be added, and the table is not replaced by
+a smaller one. A mark stands in the folder meanwhile, so that who is killed begins again.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def gather(run: Path, study: str, units: Iterable[tuple[int, str]]) -> pl.DataFr
         for trial, model in units
         for row in UnitFiles.of(run, trial, model).rows()
     ]
-    return pl.DataFrame(rows) if rows else None
+    return pl.DataFrame(rows, infer_schema_length=None) if rows else None
 
 
 def write_results(run: Path, results: pl.DataFrame) -> None:
@@ -122,7 +122,7 @@ def write_results(run: Path, results: pl.DataFrame) -> None:
 def read_table(path: Path) -> pl.DataFrame:
     """The table of that file; ``StudyError`` where it is not one."""
     try:
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, glob=False)
     except OSError as error:
         raise StudyError(f"Could not read {path}: {error.strerror or error}.") from None
     except (PolarsError, PanicException) as error:  # a damaged file can make polars panic
@@ -130,21 +130,79 @@ def read_table(path: Path) -> pl.DataFrame:
         raise StudyError(f"Expected a whole Parquet file, got {path}: {first}.") from None
 
 
-def restore_lines(run: Path, units: Iterable[tuple[int, str]]) -> None:
+def checked_table(
+    frame: pl.DataFrame, path: Path, study: str, metrics: Sequence[str]
+) -> pl.DataFrame:
+    """The table from there, of just the columns that count, checked.
+
+    Args:
+        frame: the table.
+        path: where it is from, for errors.
+        study: the name that all its rows must have.
+        metrics: the columns with numbers that it must have.
+    """
+    columns = ("study", "model", "trial", "epoch", *metrics)
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
+    if frame.is_empty():
+        raise StudyError(f"Expected at least one epoch in {path}, got none.")
+    optional = [name for name in ("seconds", "code") if name in frame.columns]
+    frame = frame.select(*columns, *optional)
+    for name in ("trial", "epoch"):
+        if not frame[name].dtype.is_integer() or frame[name].null_count():
+            raise StudyError(f"Expected whole numbers in the column {name} of {path}.")
+    for name in ("study", "model", *(["code"] if "code" in optional else [])):
+        if frame[name].dtype != pl.String or frame[name].null_count():
+            raise StudyError(f"Expected names in the column {name} of {path}.")
+    numbers = (*metrics, *(["seconds"] if "seconds" in optional else []))
+    for name in numbers:
+        if not (frame[name].dtype.is_numeric() or frame[name].dtype == pl.Null):
+            raise StudyError(f"Expected numbers in the column {name} of {path}.")
+    others = frame["study"].unique().sort().to_list()
+    if others != [study]:
+        raise StudyError(
+            f"Expected results of the {study} study alone in {path}, as its config.toml "
+            f"says, got {', '.join(others)}."
+        )
+    twice = frame.filter(frame.select("model", "trial", "epoch").is_duplicated())
+    if not twice.is_empty():
+        model, trial, epoch = twice.select("model", "trial", "epoch").row(0)
+        raise StudyError(
+            f"Expected one row for each model, trial and epoch in {path}, "
+            f"got several for {model}, trial {trial}, epoch {epoch}."
+        )
+    return frame.with_columns(
+        pl.col("trial", "epoch").cast(pl.Int64),
+        pl.col(numbers).cast(pl.Float64).fill_null(float("nan")),
+    )
+
+
+def restore_lines(
+    run: Path, study: str, metrics: Sequence[str], units: Sequence[tuple[int, str]]
+) -> None:
     """The lines of these trials and models from the table, where that is all there is.
 
-    See Note [The table is enough].
+    See Note [The table is enough]. ``StudyError`` where the table has more than these.
     """
-    path = run / RESULTS
-    if (run / "trials").exists() or not path.is_file():
+    path, mark = run / RESULTS, run / ".restoring"
+    there = any((run / "trials").glob("*/*.jsonl"))
+    if not path.is_file() or (there and not mark.exists()):
         return
-    table = read_table(path)
-    keys = ("study", "trial", "model")
-    if missing := [name for name in (*keys, "epoch") if name not in table.columns]:
-        raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
+    if (run / HELD_OUT).is_file():
+        raise StudyError(f"{run} is an evaluation, not a run. Choose another `out`.")
+    table = checked_table(read_table(path), path, study, metrics)
+    for trial, model in table.select("trial", "model").unique(maintain_order=True).rows():
+        if (trial - 1, model) not in units:
+            raise StudyError(
+                f"{path} has trial {trial} of {model}, which config.toml does not name. Ask for it "
+                "as well, or choose another `out`."
+            )
+    mark.touch()
     for trial, model in units:
         own = table.filter(pl.col("trial") == trial + 1, pl.col("model") == model)
         if len(own):
             files = UnitFiles.of(run, trial, model)
             files.lines.parent.mkdir(parents=True, exist_ok=True)
-            files.write(own.sort("epoch").drop(keys).to_dicts())
+            files.write(own.sort("epoch").drop("study", "trial", "model").to_dicts())
+    mark.unlink()

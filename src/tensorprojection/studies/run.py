@@ -125,7 +125,8 @@ def _run(
         config = _agree(config, stored, folder)
     units = [Unit(trial, model) for trial in range(config.trials) for model in config.models]
     if stored is not None:
-        restore_lines(folder, [(unit.trial, unit.model) for unit in units])
+        keys = [(unit.trial, unit.model) for unit in units]
+        restore_lines(folder, study.name, study.row_metrics, keys)
     missing = {unit: n for unit in units if (n := _epochs(folder, unit, watch)) < config.epochs}
     moved = [] if stored is None else _moved(config, stored)
     if not missing and not moved:

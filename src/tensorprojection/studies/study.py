@@ -115,3 +115,8 @@ class Study(Generic[C]):
         for name, value in usual.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, value)
+
+    @property
+    def row_metrics(self) -> tuple[str, ...]:
+        """The names of all numbers that an epoch is measured by, the training loss first."""
+        return ("train_loss", *(metric.name for metric in self.measured))

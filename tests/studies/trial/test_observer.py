@@ -7,15 +7,14 @@ from torch import nn
 
 from tensorprojection import TensorProjection
 from tensorprojection.studies.observed import read_observed
-from tensorprojection.studies.trial.observer import SMALL, Observer
+from tensorprojection.studies.trial.observer import Observer
 
 
 @pytest.fixture
 def network():
     torch.manual_seed(0)
-    wide = SMALL // 8 + 1
     return nn.Sequential(
-        TensorProjection((wide, 6, 6), (8, 3, 6)), TensorProjection((8, 3, 6), (8, 2, 4))
+        TensorProjection((16, 6, 140), (8, 3, 30)), TensorProjection((8, 3, 30), (8, 2, 4))
     )
 
 
@@ -41,10 +40,27 @@ def test_small_ones_by_epoch_and_large_ones_at_both_ends(network, tmp_path):
     found = read_observed(file)
     assert found.epochs == [1, 2, 3]
     assert set(found.named("by_epoch")) == {"0/2", "1/2", "1/3"}
-    assert set(found.named("U")) == set(found.named("start")) == {"0/1", "0/2", "1/2", "1/3"}
+    everything = {"0/1", "0/2", "0/3", "1/2", "1/3"}  # 140 × 30 are too many
+    assert set(found.named("U")) == set(found.named("start")) == everything
     np.testing.assert_array_equal(found.get("start/0/2"), start)
     np.testing.assert_array_equal(found.get("by_epoch/0/2"), seen)
     np.testing.assert_array_equal(found.get("U/0/2"), seen[-1])
+
+
+def test_what_an_older_version_has_observed_stays(network, tmp_path):
+    """It kept no U by epoch: those are not there, and all else is."""
+    file = tmp_path / "observed.npz"
+    observer = Observer(network, file)
+    observe(network, file, (1, 2), observer)
+    with np.load(file) as found:
+        old = {name: found[name] for name in found if not name.startswith("by_epoch/")}
+    np.savez(file, **old)
+    [last] = observe(network, file, (3,), observer)
+    found = read_observed(file)
+    assert found.epochs == [1, 2, 3]
+    np.testing.assert_array_equal(found.get("energy/0")[:2], old["energy/0"])
+    assert np.isnan(found.get("by_epoch/0/2")[:2]).all()
+    np.testing.assert_array_equal(found.get("by_epoch/0/2")[2], last)
 
 
 def test_an_epoch_that_is_trained_again_is_kept_once(network, tmp_path):

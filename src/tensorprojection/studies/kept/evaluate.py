@@ -21,6 +21,7 @@ from ..registry import find_study
 from ..results import HELD_OUT, UnitFiles, write_results
 from ..samples import write_samples
 from ..trial.observer import Observer
+from ..trial.precision import output_of
 from .deploy import BATCH, pixels
 from .networks import KeptNetwork, check_is_run, load_network, run_config, trials_of
 
@@ -126,7 +127,7 @@ def _measure(
             x, y = data.batch(rows)
             x = front(x)
             for kept, own, observer in zip(networks, metrics, observers, strict=True):
-                output = kept.network(x)
+                output = output_of(kept.network, x, config)
                 own.update(output, y)
                 observer.update(output, y)
             progress(int(rows[-1]) + 1, count)

@@ -15,7 +15,7 @@ from ..config import PHANTOMS, RunConfig
 from ..errors import StudyError
 from ..record import check_begun, read_record
 from ..registry import config_of, find_study, read_config
-from ..results import HELD_OUT, RESULTS, UnitFiles, gather, read_table
+from ..results import HELD_OUT, RESULTS, UnitFiles, checked_table, gather, read_table
 from ..study import Study
 
 Floats = NDArray[np.float64]
@@ -52,7 +52,7 @@ class Curves:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of what was measured."""
-        return _metrics(self.study)
+        return self.study.row_metrics
 
     @property
     def study(self) -> Study[Any]:
@@ -165,7 +165,7 @@ def read(folder: Path) -> Curves:
         where = rows[own], columns[own]
         measured[model] = np.zeros((len(trials), len(epochs)), bool)
         measured[model][where] = True
-        for metric in _metrics(study):
+        for metric in study.row_metrics:
             column = frame[metric].to_numpy()[own]
             array = np.full((len(trials), len(epochs)), np.nan)
             array[where] = np.where(np.isfinite(column), column, np.nan)
@@ -178,10 +178,6 @@ def read(folder: Path) -> Curves:
 def _held_out(folder: Path) -> str | None:
     path = folder / HELD_OUT
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
-
-
-def _metrics(study: Study[Any]) -> tuple[str, ...]:
-    return ("train_loss", *(metric.name for metric in study.measured))
 
 
 def _config(folder: Path) -> RunConfig:
@@ -207,13 +203,13 @@ def _rows(
     damage = tuple(text for text in found if text is not None)
     gathered = gather(folder, study.name, units)
     if gathered is not None:
-        return _checked(gathered, folder / "trials", study), damage
+        return checked_table(gathered, folder / "trials", study.name, study.row_metrics), damage
     path = folder / RESULTS
     if not path.is_file():
         raise StudyError(
             f"No network in {folder} has finished its first epoch yet: there is nothing to report."
         )
-    return _checked(read_table(path), path, study), damage
+    return checked_table(read_table(path), path, study.name, study.row_metrics), damage
 
 
 def _codes(frame: pl.DataFrame, models: list[str]) -> dict[str, dict[str, int]]:
@@ -225,40 +221,3 @@ def _codes(frame: pl.DataFrame, models: list[str]) -> dict[str, dict[str, int]]:
         code: {model: counts[code, model] for model in models if (code, model) in counts}
         for code in sorted(frame["code"].unique().to_list())
     }
-
-
-def _checked(frame: pl.DataFrame, path: Path, study: Study[Any]) -> pl.DataFrame:
-    """The table from there, of just the columns that count, checked."""
-    metrics = _metrics(study)
-    columns = ("study", "model", "trial", "epoch", *metrics)
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
-    if frame.is_empty():
-        raise StudyError(f"Expected at least one epoch in {path}, got none.")
-    frame = frame.select(*columns, *(["code"] if "code" in frame.columns else []))
-    for name in ("trial", "epoch"):
-        if not frame[name].dtype.is_integer() or frame[name].null_count():
-            raise StudyError(f"Expected whole numbers in the column {name} of {path}.")
-    for name in ("study", "model", *(["code"] if "code" in frame.columns else [])):
-        if frame[name].dtype != pl.String or frame[name].null_count():
-            raise StudyError(f"Expected names in the column {name} of {path}.")
-    for name in metrics:
-        if not (frame[name].dtype.is_numeric() or frame[name].dtype == pl.Null):
-            raise StudyError(f"Expected numbers in the column {name} of {path}.")
-    others = frame["study"].unique().sort().to_list()
-    if others != [study.name]:
-        raise StudyError(
-            f"Expected results of the {study.name} study alone in {path}, as its config.toml "
-            f"says, got {', '.join(others)}."
-        )
-    twice = frame.filter(frame.select("model", "trial", "epoch").is_duplicated())
-    if not twice.is_empty():
-        model, trial, epoch = twice.select("model", "trial", "epoch").row(0)
-        raise StudyError(
-            f"Expected one row for each model, trial and epoch in {path}, "
-            f"got several for {model}, trial {trial}, epoch {epoch}."
-        )
-    return frame.with_columns(
-        pl.col("trial", "epoch").cast(pl.Int64), pl.col(metrics).cast(pl.Float64).fill_null(np.nan)
-    )

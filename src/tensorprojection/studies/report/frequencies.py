@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 
 from .curves import Floats
 
 
+@cache
 def cosines(p: int) -> Floats:
     """The orthonormal cosines of p positions, one a column: column k has frequency k."""
     angles = np.pi * (np.arange(p)[:, None] + 0.5) * np.arange(p) / p

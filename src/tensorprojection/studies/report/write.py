@@ -27,10 +27,20 @@ def write(
         drawn = []
         if curves.held_out is None:
             drawn = figures.draw(curves, out / "figures")
-            if learned := projections.learned_layers(curves, observed or {}):
-                made = projections.figure(curves, learned)
-                drawn += figures.save(made, out / "figures" / "projections")
+            drawn += _draw_projections(curves, observed or {}, out / "figures" / "projections")
         return [*drawn, *table.write(curves, out)]
     except OSError as error:
         where = error.filename or out
         raise StudyError(f"Could not write {where}: {error.strerror or error}.") from None
+
+
+def _draw_projections(
+    curves: Curves, observed: Mapping[str, Sequence[Observed]], path: Path
+) -> list[Path]:
+    """The figure of what is learned; where there is nothing to draw, none of an earlier time."""
+    learned = projections.learned_layers(curves, observed)
+    if learned:
+        return figures.save(projections.figure(curves, learned), path)
+    for kind in (".png", ".svg"):
+        path.with_suffix(kind).unlink(missing_ok=True)
+    return []

@@ -30,8 +30,8 @@ Projection = TensorProjection | TransposeTensorProjection | FrozenProjection
 
 # Arrays with a row for each epoch, beside "epochs" and "confusion".
 BY_EPOCH = ("energy/", "orthogonality/", "by_epoch/")
-# Entries of a U that is kept for every epoch: enough for spatial modes, too few for wide channels.
-SMALL = 64 * 64
+# U's of spatial modes are kept for every epoch if they have no more rows and entries than these.
+LONGEST, SMALL = 512, 64 * 64
 
 
 class Observer:
@@ -99,7 +99,7 @@ class Observer:
             if not isinstance(layer, FrozenProjection):
                 now[f"orthogonality/{name}"] = np.array([float(layer.orthogonality_error())])
         Us = _matrices(self.layers)
-        now |= {f"by_epoch/{name}": U[None] for name, U in Us.items() if U.size <= SMALL}
+        now |= {f"by_epoch/{name}": U[None] for name, U in Us.items() if _is_shown(name, U)}
         arrays = _appended(self._before(epoch), now)
         arrays |= self.start
         arrays |= {f"U/{name}": U for name, U in Us.items()}
@@ -134,7 +134,19 @@ def _by_epoch(arrays: Any) -> set[str]:
     return {n for n in arrays if n in ("epochs", "confusion") or n.startswith(BY_EPOCH)}
 
 
+def _is_shown(name: str, U: Array) -> bool:
+    """Whether the report shows it by epoch: mode 1 is the channels, in no order."""
+    return not name.endswith("/1") and len(U) <= LONGEST and U.size <= SMALL
+
+
 def _appended(before: dict[str, Array], now: dict[str, Array]) -> dict[str, Array]:
+    """What was observed before, and now; an older version has kept no U by epoch."""
+    if not before:
+        return now
+    count = len(before["epochs"])
+    for name, U in now.items():
+        if name.startswith("by_epoch/") and name not in before:
+            before[name] = np.full((count, *U.shape[1:]), np.nan, U.dtype)
     if set(before) != set(now):  # of a network with other layers: it was trained anew
         return now
     return {name: np.concatenate([before[name], now[name]]) for name in now}

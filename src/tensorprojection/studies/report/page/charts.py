@@ -74,33 +74,48 @@ def difference_charts(curves: Curves, found: Sequence[Difference], reference: st
 
 def observed_charts(run: Run) -> list[Chart]:
     """By epoch, for each layer that has some: energy, orthogonality, and how low its U's pass."""
-    kinds: tuple[tuple[str, str, bool, Callable[[Array], float]], ...] = (
-        ("energy", "Captured energy", False, float),
-        ("orthogonality", "Distance from orthonormal, ‖UᵀU − I‖", True, float),
-        ("by_epoch", "Low-pass share, mode", False, lambda U: low_pass(U.astype(np.float64))),
-    )
-    charts = []
-    for kind, title, log, value in kinds:
-        layers: dict[str, list[dict[str, Any]]] = {}
-        for model, trials in run.observed.items():
-            names = sorted({name for trial in trials for name in trial.named(kind)})
-            for name in names:
-                if name.endswith("/1"):  # channels have no frequencies
-                    continue
-                values = np.full((len(trials), len(run.curves.epochs)), np.nan)
-                for row, trial in enumerate(trials):
-                    own = trial.get(f"{kind}/{name}")
-                    if own is None:  # begun by an older version
-                        continue
-                    for epoch, found in zip(trial.epochs, own, strict=True):
-                        values[row, run.curves.epochs == epoch] = value(found)
-                layers.setdefault(name, []).append(_line(model, values, trials=True))
-        for name, lines in layers.items():
-            epochs = run.curves.epochs.tolist()
-            layer, _, mode = name.rpartition("/")
-            what = f"{title}: {name}" if not layer else f"{title} {mode}: {layer}"
-            charts.append({"title": what, "epochs": epochs, "lines": lines, "log": log})
+    charts = _charts_of(run, "energy", "Captured energy: {}", float)
+    title = "Distance from orthonormal, ‖UᵀU − I‖: {}"
+    charts += _charts_of(run, "orthogonality", title, float, log=True)
+    for mode in (2, 3, 4):  # mode 1 is the channels, which have no frequencies
+        title = f"Low-pass share of mode {mode}: {{}}"
+        charts += _charts_of(run, "by_epoch", title, _low_pass, of=f"/{mode}")
     return charts
+
+
+def _charts_of(
+    run: Run,
+    kind: str,
+    title: str,
+    value: Callable[[Array], float],
+    of: str = "",
+    log: bool = False,
+) -> list[Chart]:
+    """A chart for each layer with arrays of this kind; their names are the layer's and ``of``."""
+    layers: dict[str, list[dict[str, Any]]] = {}
+    for model, trials in run.observed.items():
+        names = sorted({name for trial in trials for name in trial.named(kind)})
+        for name in names:
+            if not name.endswith(of):
+                continue
+            values = np.full((len(trials), len(run.curves.epochs)), np.nan)
+            for row, trial in enumerate(trials):
+                own = trial.get(f"{kind}/{name}")
+                if own is None or own.shape[:1] != (len(trial.epochs),):  # of an older version
+                    continue
+                for epoch, found in zip(trial.epochs, own, strict=True):
+                    values[row, run.curves.epochs == epoch] = value(found)
+            layer = name.removesuffix(of)
+            layers.setdefault(layer, []).append(_line(model, values, trials=True))
+    epochs = run.curves.epochs.tolist()
+    return [
+        {"title": title.format(layer), "epochs": epochs, "lines": lines, "log": log}
+        for layer, lines in layers.items()
+    ]
+
+
+def _low_pass(U: Array) -> float:
+    return low_pass(U.astype(np.float64))
 
 
 def beside_each_other(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:

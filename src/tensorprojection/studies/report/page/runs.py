@@ -13,7 +13,7 @@ from ...config import read_toml
 from ...errors import StudyError
 from ...observed import Observed, read_observed
 from ...record import read_record
-from ...results import RESULTS, UnitFiles, gather
+from ...results import RESULTS, UnitFiles, gather, read_table
 from ...samples import Samples, read_samples
 from ..curves import Curves, read
 
@@ -101,7 +101,7 @@ def _seconds(folder: Path, curves: Curves) -> pl.DataFrame | None:
     units = [(int(trial) - 1, model) for trial in curves.trials for model in curves.models]
     frame = gather(folder, curves.study.name, units)
     if frame is None and (folder / RESULTS).is_file():
-        frame = pl.read_parquet(folder / RESULTS)
+        frame = read_table(folder / RESULTS)
     if frame is None or "seconds" not in frame.columns:
         return None
     frame = frame.select("model", "trial", "epoch", "seconds")
