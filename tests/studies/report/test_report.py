@@ -620,7 +620,7 @@ def test_damaged_results_give_one_line(run, damage):
 
 
 def test_polars_panics_give_one_line(run, monkeypatch):
-    def panic(path):
+    def panic(path, **options):
         raise pl.exceptions.PanicException("assertion failed\n  left: 0\n right: 60")
 
     monkeypatch.setattr(pl, "read_parquet", panic)
