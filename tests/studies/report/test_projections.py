@@ -1,6 +1,7 @@
 """What projections learn: which frequencies U lets through, and the figure of it by epoch."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from scipy import fft
 from scipy.stats import ortho_group
 from synthetic_runs import synthetic_run
 
+from tensorprojection.studies.report import page
 from tensorprojection.studies.report.frequencies import cosines, low_pass, passed
 from tensorprojection.studies.report.page.charts import observed_charts
+from tensorprojection.studies.report.page.pictures import heat_map
 from tensorprojection.studies.report.page.runs import read_runs
 from tensorprojection.studies.report.projections import figure, learned_layers
 from tensorprojection.studies.report.write import write
@@ -194,3 +197,16 @@ def test_the_report_has_it_where_something_was_learned(run, tmp_path):
     files = write(found.curves.only(["base"]), tmp_path / "out", found.observed)
     assert not any(file.stem == "projections" for file in files)
     assert not (tmp_path / "out" / "figures" / "projections.png").exists()  # it is of another time
+
+
+def test_the_page_as_of_an_epoch_has_the_U_of_that_epoch(run, tmp_path):
+    """Where it was kept by epoch; of a larger one there is only the run's last."""
+    folder = run(models=("base", "tpl1"), trials=1, epochs=5)
+    text = page.write([folder], tmp_path, epoch=3).read_text("utf-8")
+    with np.load(UnitFiles.of(folder, 0, "tpl1").observed) as found:
+        at_three, start = found["by_epoch/pool4/2"][2], found["start/pool4/2"]
+    share = 100 * low_pass(at_three.astype(np.float64))
+    assert f"→ {share:.0f} % (50 % by chance)" in text
+    top = float(max(np.abs(start).max(), np.abs(at_three).max()))
+    assert heat_map(at_three.T, top) in text
+    assert {int(n) for n in re.findall(r"<small>after epoch (\d+)", text)} == {3, 5}

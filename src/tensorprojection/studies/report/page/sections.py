@@ -10,7 +10,7 @@ import numpy as np
 
 from ...config import own_settings
 from ...errors import StudyError
-from ...observed import CHOSEN, Observed
+from ...observed import CHOSEN, Array, Observed
 from ..curves import BASE
 from ..frequencies import low_pass
 from ..summary import tables
@@ -328,7 +328,7 @@ def _matrices(run: Run) -> list[Part]:
             continue
         first = trials[0]
         for name, start in first.named("start").items():
-            end = first.named("U").get(name)
+            end, epoch = _latest(run, first, name)
             if end is None or end.shape != start.shape:
                 continue
             layer, _, mode = name.rpartition("/")
@@ -340,23 +340,33 @@ def _matrices(run: Run) -> list[Part]:
                     "layer": layer,
                     "mode": mode,
                     "shape": f"{start.shape[0]} × {start.shape[1]}",
-                    "epoch": first.epochs[-1],
+                    "epoch": epoch,
                     "top": shown(top),
                     "wide": start.shape[0] > 64,
                     # As Uᵀ, a column of U a line: it is then wider than high, as a page is.
                     "start": heat_map(start.T, top),
                     "end": heat_map(end.T, top),
-                    "low_pass": _low_pass(trials, name) if spatial else None,
+                    "low_pass": _low_pass(run, trials, name) if spatial else None,
                     "by_chance": f"{100 * start.shape[1] / start.shape[0]:.0f} %",
                 }
             )
     return found
 
 
-def _low_pass(trials: Sequence[Observed], name: str) -> tuple[str, str]:
+def _latest(run: Run, trial: Observed, name: str) -> tuple[Array | None, int]:
+    """U at the report's last epoch where it was kept by epoch, else at the run's; and which."""
+    row, by_epoch = _last(run, trial), trial.get(f"by_epoch/{name}")
+    if by_epoch is not None and by_epoch.ndim == 3 and len(by_epoch) > row:
+        return by_epoch[row], trial.epochs[row]
+    return trial.get(f"U/{name}"), trial.epochs[-1]
+
+
+def _low_pass(run: Run, trials: Sequence[Observed], name: str) -> tuple[str, str]:
+    starts = [t.get(f"start/{name}") for t in trials]
+    ends = [_latest(run, t, name)[0] for t in trials]
     medians = []
-    for kind in ("start", "U"):
-        shares = [low_pass(t.named(kind)[name].astype(np.float64)) for t in trials]
+    for Us in (starts, ends):
+        shares = [low_pass(U.astype(np.float64)) for U in Us if U is not None]
         medians.append(f"{100 * float(np.median(shares)):.0f} %")
     return medians[0], medians[1]
 
