@@ -1,8 +1,8 @@
 """The Keras layer: its error, the authors' way beside it, and a training step of the OCT network.
 
-    KERAS_BACKEND=jax python benchmarks/keras.py accuracy    # U in float32 against float64
-    KERAS_BACKEND=tensorflow python benchmarks/keras.py gradient   # beside the matrix square root
-    KERAS_BACKEND=torch python benchmarks/keras.py training  # the step / that with MaxPooling2D
+    KERAS_BACKEND=jax python benchmarks/keras_layer.py accuracy         # U in float32 against float64
+    KERAS_BACKEND=tensorflow python benchmarks/keras_layer.py gradient  # and the matrix square root
+    KERAS_BACKEND=torch python benchmarks/keras_layer.py training       # and with MaxPooling2D
 
 Times are medians of rounds that take turns, so that what else the machine does falls on both.
 """
@@ -12,14 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
-
-# This file's folder comes first on the path, and this file is named like the package it needs.
-if Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
-    sys.path.pop(0)
 
 import keras
 import numpy as np
