@@ -1,6 +1,6 @@
 """The Keras layer: its error, the authors' way beside it, and a training step of the OCT network.
 
-    KERAS_BACKEND=jax python benchmarks/keras_layer.py accuracy         # U in float32 against float64
+    KERAS_BACKEND=jax python benchmarks/keras_layer.py accuracy         # U against float64
     KERAS_BACKEND=tensorflow python benchmarks/keras_layer.py gradient  # and the matrix square root
     KERAS_BACKEND=torch python benchmarks/keras_layer.py training       # and with MaxPooling2D
 

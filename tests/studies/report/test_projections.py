@@ -205,8 +205,11 @@ def test_the_page_as_of_an_epoch_has_the_U_of_that_epoch(run, tmp_path):
     text = page.write([folder], tmp_path, epoch=3).read_text("utf-8")
     with np.load(UnitFiles.of(folder, 0, "tpl1").observed) as found:
         at_three, start = found["by_epoch/pool4/2"][2], found["start/pool4/2"]
-    share = 100 * low_pass(at_three.astype(np.float64))
+    at_three, start = at_three.astype(np.float64), start.astype(np.float64)
+    share = 100 * low_pass(at_three)
     assert f"→ {share:.0f} % (50 % by chance)" in text
     top = float(max(np.abs(start).max(), np.abs(at_three).max()))
     assert heat_map(at_three.T, top) in text
+    left = 100 * np.square(np.linalg.svd(start.T @ at_three)[1]).sum() / 6
+    assert f"Of the span at the start, {left:.1f} % are left" in text
     assert {int(n) for n in re.findall(r"<small>after epoch (\d+)", text)} == {3, 5}

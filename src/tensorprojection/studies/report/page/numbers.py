@@ -163,6 +163,15 @@ def _reach(curves: Curves, metric: str, model: str) -> Reach:
     )
 
 
+def span_kept(start: Floats, end: Floats) -> float:
+    """The share of the first U's span that lies in the other's, 0 to 1, for orthonormal columns.
+
+    >>> span_kept(np.eye(4)[:, :2], np.eye(4)[:, 1:3])
+    0.5
+    """
+    return float(np.square(start.T @ end).sum() / start.shape[1])
+
+
 def shown(value: float, sign: str = "") -> str:
     """Four digits after the point, or four in all where that would show none of them.
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...config import own_settings
 from ...errors import StudyError
 from ...observed import CHOSEN, Array, Observed
-from ..curves import BASE
+from ..curves import BASE, Floats
 from ..frequencies import low_pass
 from ..summary import tables
 from ..table import notes
@@ -347,6 +347,7 @@ def _matrices(run: Run) -> list[Part]:
                     "start": heat_map(start.T, top),
                     "end": heat_map(end.T, top),
                     "low_pass": _low_pass(run, trials, name) if spatial else None,
+                    "kept": _kept(run, trials, name),
                     "by_chance": f"{100 * start.shape[1] / start.shape[0]:.0f} %",
                 }
             )
@@ -361,14 +362,25 @@ def _latest(run: Run, trial: Observed, name: str) -> tuple[Array | None, int]:
     return trial.get(f"U/{name}"), trial.epochs[-1]
 
 
+def _ends(run: Run, trials: Sequence[Observed], name: str) -> list[tuple[Floats, Floats]]:
+    """U at the start and at the end, of the trials that have both."""
+    pairs = [(t.get(f"start/{name}"), _latest(run, t, name)[0]) for t in trials]
+    return [
+        (start.astype(np.float64), end.astype(np.float64))
+        for start, end in pairs
+        if start is not None and end is not None and start.shape == end.shape
+    ]
+
+
 def _low_pass(run: Run, trials: Sequence[Observed], name: str) -> tuple[str, str]:
-    starts = [t.get(f"start/{name}") for t in trials]
-    ends = [_latest(run, t, name)[0] for t in trials]
-    medians = []
-    for Us in (starts, ends):
-        shares = [low_pass(U.astype(np.float64)) for U in Us if U is not None]
-        medians.append(f"{100 * float(np.median(shares)):.0f} %")
-    return medians[0], medians[1]
+    shares = [[low_pass(U) for U in pair] for pair in _ends(run, trials, name)]
+    start, end = np.median(shares, axis=0)
+    return f"{100 * start:.0f} %", f"{100 * end:.0f} %"
+
+
+def _kept(run: Run, trials: Sequence[Observed], name: str) -> str:
+    shares = [numbers.span_kept(start, end) for start, end in _ends(run, trials, name)]
+    return f"{100 * float(np.median(shares)):.1f} %"
 
 
 def _seconds(run: Run) -> list[Part]:

@@ -1,0 +1,141 @@
+"""The tables of results.md, made from the results that stand in docs/results/.
+
+    python docs/_ext/evidence.py    # writes them anew; a test holds the page to them
+
+Each of docs/results/ is the folder of a run, with its settings and its results: ``tpl report``
+reads it. On the page a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from tensorprojection.studies.report.intervals import bootstrap
+from tensorprojection.studies.report.page.runs import Run, read_runs
+from tensorprojection.studies.report.summary import tables
+
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "results.md"
+PLACE = re.compile(r"(?<=<!-- table: )(?P<name>[\w-]+)( -->\n)(?P<table>.*?)(?=<!-- end -->)", re.S)
+
+
+@cache
+def run_of(name: str) -> Run:
+    [run] = read_runs([DOCS / "results" / name])
+    return run
+
+
+def at_the_end(
+    name: str, reference: str, metrics: Sequence[str], untrained: Sequence[str] = ()
+) -> str:
+    """Every network at the last epoch, with its price and its differences from the reference."""
+    run = run_of(name)
+    curves = run.curves
+    sizes = {t.form: t.total for t in tables(curves.study, **_of_networks(run))}
+    minus = f"minus {curves.model_title(reference)}"
+    head = ["at epoch " + str(curves.epochs[-1]), "parameters", "seconds per epoch"]
+    head += ["training loss"]
+    for metric in metrics:
+        head += [curves.metric_title(metric), minus]
+    lines = []
+    for model in curves.models:
+        cells = [curves.model_title(model)]
+        cells += ["of the data" if model in untrained else f"{sizes[model]:,}"]
+        cells += [_seconds(run, model), _median(run, "train_loss", model)]
+        for metric in metrics:
+            cells += [_median(run, metric, model)]
+            cells += ["" if model == reference else difference(run, metric, model, reference)]
+        lines.append(cells)
+    return _table(head, lines)
+
+
+def by_epoch(
+    name: str, reference: str, metric: str, models: Sequence[str], epochs: Sequence[int]
+) -> str:
+    """One metric's differences from the reference at some epochs."""
+    run = run_of(name)
+    title = run.curves.model_title
+    head = [f"{run.curves.metric_title(metric)}, minus {title(reference)}"]
+    head += [f"epoch {epoch}" for epoch in epochs]
+    lines = [
+        [title(model), *(difference(run, metric, model, reference, epoch) for epoch in epochs)]
+        for model in models
+    ]
+    return _table(head, lines)
+
+
+def against(name: str, reference: str, metrics: Sequence[str], models: Sequence[str]) -> str:
+    """Some networks' differences from another than the base, at the last epoch."""
+    run = run_of(name)
+    title = run.curves.model_title
+    head = [f"at epoch {run.curves.epochs[-1]}, minus {title(reference)}"]
+    head += [run.curves.metric_title(metric) for metric in metrics]
+    lines = [
+        [title(model), *(difference(run, metric, model, reference) for metric in metrics)]
+        for model in models
+    ]
+    return _table(head, lines)
+
+
+def difference(run: Run, metric: str, model: str, reference: str, epoch: int | None = None) -> str:
+    """The median of the differences, its 95 % interval, and in how many trials it is better.
+
+    Bold where the interval does not hold zero.
+    """
+    curves = run.curves
+    column = -1 if epoch is None else int(np.flatnonzero(curves.epochs == epoch)[0])
+    values = (curves.values[metric, model] - curves.values[metric, reference])[:, column]
+    values = values[~np.isnan(values)]
+    low, high = bootstrap(values)
+    sign = 1 if curves.higher_is_better(metric) else -1
+    bold = "**" if low * high > 0 else ""
+    shown = f"{_signed(float(np.median(values)))} [{_signed(low)}, {_signed(high)}]"
+    return f"{bold}{shown}{bold} ({int((sign * values > 0).sum())}/{len(values)})"
+
+
+def _of_networks(run: Run) -> dict[str, object]:
+    return {k: v for k, v in run.settings.items() if k in ("size", "channels", "leaky")}
+
+
+def _seconds(run: Run, model: str) -> str:
+    assert run.seconds is not None
+    own = run.seconds.filter(run.seconds["model"] == model)["seconds"].to_numpy()
+    return f"{np.median(own):.1f}"
+
+
+def _median(run: Run, metric: str, model: str) -> str:
+    return f"{np.nanmedian(run.curves.values[metric, model][:, -1]):.3f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *lines))
+
+
+OCT_STARTS = ("tpl1", "tpl2", "tpl1-block", "tpl1-blur", "tpl1-dct", "avg")
+OCT_LOCAL = ("base", "tpl1-block", "tpl1-block3", "tpl1-blur")
+
+TABLES: dict[str, Callable[[], str]] = {
+    "oct-end": lambda: at_the_end("oct", "base", ("loss", "accuracy"), untrained=("mpca",)),
+    "oct-loss": lambda: by_epoch("oct", "base", "loss", OCT_STARTS, (2, 4, 8, 12)),
+    "oct-accuracy": lambda: by_epoch("oct", "base", "accuracy", OCT_STARTS, (2, 4, 8, 12)),
+    "oct-average": lambda: against("oct", "avg", ("loss", "accuracy"), OCT_LOCAL),
+}
+
+
+def with_tables(text: str) -> str:
+    """The page's text with every table made anew."""
+    return PLACE.sub(lambda m: f"{m['name']}{m[2]}{TABLES[m['name']]()}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")

@@ -1,0 +1,58 @@
+"""What docs/results.md says of its runs is what their results say."""
+
+import re
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tensorprojection.studies.config import read_toml
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+
+pytestmark = pytest.mark.skipif(
+    not RESULTS.is_dir(),
+    reason="the results come with a clone of the project, not with the package",
+)
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+    try:
+        import evidence
+
+        yield evidence
+    finally:
+        sys.path.remove(str(ROOT / "docs" / "_ext"))
+
+
+def test_every_table_is_the_results(evidence):
+    page = evidence.PAGE.read_text("utf-8")
+    assert {found["name"] for found in evidence.PLACE.finditer(page)} == set(evidence.TABLES)
+    assert evidence.with_tables(page) == page, "python docs/_ext/evidence.py writes them anew"
+
+
+@pytest.mark.parametrize("folder", sorted(RESULTS.glob("*/")), ids=lambda folder: folder.name)
+def test_results_are_whole_and_of_no_machine(folder):
+    settings = read_toml(folder / "config.toml")
+    assert re.fullmatch(r"\w+\.npz", settings["data"])
+    rows = pl.read_parquet(folder / "results.parquet")
+    planned = len(settings["models"]) * settings["trials"] * settings["epochs"]
+    assert len(rows) == len(rows.unique(["model", "trial", "epoch"])) == planned
+    assert rows.null_count().sum_horizontal().item() == 0
+
+
+def test_a_difference_by_hand(evidence):
+    """From the rows themselves: pairs by trial, medians, and who is better."""
+    run = evidence.run_of("oct")
+    rows = pl.read_parquet(RESULTS / "oct" / "results.parquet").filter(pl.col("epoch") == 4)
+    pairs = rows.pivot(on="model", index="trial", values="loss")
+    found = (pairs["tpl1"] - pairs["base"]).to_list()
+    middle = sorted(found)[len(found) // 2 - 1 : len(found) // 2 + 1]
+    cell = evidence.difference(run, "loss", "tpl1", "base", 4)
+    shown = float(re.search(r"[+−][\d.]+", cell)[0].replace("−", "-"))
+    assert shown == pytest.approx(sum(middle) / 2, abs=5.1e-4)
+    assert cell.endswith(f"({sum(value < 0 for value in found)}/{len(found)})")
