@@ -471,7 +471,7 @@ def test_a_finished_run_is_not_trained_again(finished, tpl, undrawn, monkeypatch
     assert "is finished: nothing is left to train." in " ".join(out.split())
     assert (finished / "results.parquet").exists()
     assert "TensorProjection 2" in out
-    assert [where for _, where in undrawn] == [finished]
+    assert [where for _, where, _ in undrawn] == [finished]
     assert not (finished / ".owner").exists()
 
 
