@@ -315,6 +315,17 @@ def test_who_is_stopped_while_lines_come_back_begins_again(small, monkeypatch):
     assert not (small.folder / ".restoring").exists()
 
 
+def test_lines_that_are_gone_are_not_taken_from_the_table_beside_a_checkpoint(small):
+    """It has them, or else the network is trained anew."""
+    small()
+    before, kept = results(small.folder), UnitFiles.of(small.folder, 0, "base")
+    kept.checkpoint.write_bytes(b"damaged")
+    kept.lines.unlink()
+    _, said = small()
+    assert "trained anew" in " ".join(said)
+    assert results(small.folder).equals(before)
+
+
 def test_an_evaluation_is_no_run_to_go_on_with(small):
     small()
     archived(small)

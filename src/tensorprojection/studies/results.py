@@ -17,9 +17,10 @@ between the two loses nothing: the lines are written again from the checkpoint. 
 lines is restored in the same way; where the checkpoint is damaged, training starts again.
 
 Note [The table is enough]: of a run that is archived, ``config.toml``, ``record.json`` and
-``results.parquet`` say all that was measured. Where no file of lines is there, they are written
-again from the table, so that more trials or networks can be added, and the table is not replaced by
-a smaller one. A mark stands in the folder meanwhile, so that who is killed begins again.
+``results.parquet`` say all that was measured. Where neither lines nor checkpoints are there, the
+lines are written again from the table, so that more trials or networks can be added, and the table
+is not replaced by a smaller one. A mark stands in the folder meanwhile, so that who is killed
+begins again.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ def restore_lines(
     See Note [The table is enough]. ``StudyError`` where the table has more than these.
     """
     path, mark = run / RESULTS, run / ".restoring"
-    there = any((run / "trials").glob("*/*.jsonl"))
+    there = any(file.suffix in (".jsonl", ".pt") for file in (run / "trials").glob("*/*"))
     if not path.is_file() or (there and not mark.exists()):
         return
     if (run / HELD_OUT).is_file():

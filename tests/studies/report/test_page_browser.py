@@ -117,7 +117,7 @@ def test_it_opens_from_disk_without_a_request_or_an_error(opened):
 def test_every_chart_is_drawn(opened):
     driver = opened()
     figures = find(driver, "figure.chart")
-    assert len(figures) == 4 + 2 * (4 + 4 + 2)
+    assert len(figures) == 4 + 2 * (4 + 4 + 4)
     for figure in figures:
         assert figure.find_element("css selector", "figcaption").get_attribute("textContent")
         drawn = colours(driver, figure)
