@@ -211,5 +211,5 @@ def test_the_page_as_of_an_epoch_has_the_U_of_that_epoch(run, tmp_path):
     top = float(max(np.abs(start).max(), np.abs(at_three).max()))
     assert heat_map(at_three.T, top) in text
     left = 100 * np.square(np.linalg.svd(start.T @ at_three)[1]).sum() / 6
-    assert f"Of the span at the start, {left:.1f} % are left" in text
+    assert f"{left:.1f} % of the first subspace left" in text
     assert {int(n) for n in re.findall(r"<small>after epoch (\d+)", text)} == {3, 5}
