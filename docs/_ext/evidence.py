@@ -18,6 +18,7 @@ import numpy as np
 from tensorprojection.studies.report.intervals import bootstrap
 from tensorprojection.studies.report.page.runs import Run, read_runs
 from tensorprojection.studies.report.summary import tables
+from tensorprojection.studies.report.table import FEWEST_FOR_95
 
 DOCS = Path(__file__).parents[1]
 PAGE = DOCS / "results.md"
@@ -85,17 +86,20 @@ def against(name: str, reference: str, metrics: Sequence[str], models: Sequence[
 def difference(run: Run, metric: str, model: str, reference: str, epoch: int | None = None) -> str:
     """The median of the differences, its 95 % interval, and in how many trials it is better.
 
-    Bold where the interval does not hold zero.
+    Bold where the interval does not hold zero; of a few trials there is none.
     """
     curves = run.curves
     column = -1 if epoch is None else int(np.flatnonzero(curves.epochs == epoch)[0])
     values = (curves.values[metric, model] - curves.values[metric, reference])[:, column]
     values = values[~np.isnan(values)]
-    low, high = bootstrap(values)
     sign = 1 if curves.higher_is_better(metric) else -1
+    better = f"({int((sign * values > 0).sum())}/{len(values)})"
+    if len(values) < FEWEST_FOR_95:
+        return f"{_signed(float(np.median(values)))} {better}"
+    low, high = bootstrap(values)
     bold = "**" if low * high > 0 else ""
     shown = f"{_signed(float(np.median(values)))} [{_signed(low)}, {_signed(high)}]"
-    return f"{bold}{shown}{bold} ({int((sign * values > 0).sum())}/{len(values)})"
+    return f"{bold}{shown}{bold} {better}"
 
 
 def _of_networks(run: Run) -> dict[str, object]:
@@ -122,12 +126,15 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 OCT_STARTS = ("tpl1", "tpl2", "tpl1-block", "tpl1-blur", "tpl1-dct", "avg")
+KVASIR = ("tpl", "tpl-dct", "tpl-blur", "tpl-aggressive")
 OCT_LOCAL = ("base", "tpl1-block", "tpl1-block3", "tpl1-blur")
 
 TABLES: dict[str, Callable[[], str]] = {
     "oct-end": lambda: at_the_end("oct", "base", ("loss", "accuracy"), untrained=("mpca",)),
     "oct-loss": lambda: by_epoch("oct", "base", "loss", OCT_STARTS, (2, 4, 8, 12)),
     "oct-accuracy": lambda: by_epoch("oct", "base", "accuracy", OCT_STARTS, (2, 4, 8, 12)),
+    "kvasir-end": lambda: at_the_end("kvasir", "base", ("dice", "iou")),
+    "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, (1, 2, 4, 8, 12, 16)),
     "oct-average": lambda: against("oct", "avg", ("loss", "accuracy"), OCT_LOCAL),
 }
 

@@ -43,6 +43,14 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def by_a_process(tmp_path_factory):
+    """The same by a process of its own: what earlier tests leave in this one can move last bits."""
+    folder = tmp_path_factory.mktemp("by_a_process")
+    assert not carry_out(smoke("oct"), folder, jobs=1).failures
+    return folder
+
+
 METRICS = {"oct": ["loss", "accuracy", "f1"], "kvasir": ["loss", "dice", "iou"]}
 
 
@@ -73,9 +81,9 @@ def test_what_a_run_leaves(study, finished, tmp_path):
         assert left == {".jsonl", ".pt", ".safetensors", ".npz"}
 
 
-def test_processes_do_not_matter(finished, tmp_path):
+def test_processes_do_not_matter(by_a_process, tmp_path):
     carry_out(smoke("oct"), tmp_path, jobs=2)
-    assert results(tmp_path).equals(results(finished))
+    assert results(tmp_path).equals(results(by_a_process))
 
 
 def test_seed_and_trial_matter(finished, tmp_path):
@@ -422,7 +430,7 @@ def test_copies_that_the_disk_cannot_hold(monkeypatch):
 # Workers that die
 
 
-def test_a_killed_worker_is_replaced(finished, tmp_path):
+def test_a_killed_worker_is_replaced(by_a_process, tmp_path):
     """The first epochs that are kept cost a worker its life; there is one, and three in all."""
     killed = []
 
@@ -437,7 +445,7 @@ def test_a_killed_worker_is_replaced(finished, tmp_path):
     outcome = carry_out(smoke("oct"), tmp_path, jobs=1, execute=deadly)
     assert len(killed) == 2
     assert not outcome.failures
-    assert results(tmp_path).equals(results(finished))
+    assert results(tmp_path).equals(results(by_a_process))
 
 
 def test_a_unit_that_always_kills_its_worker_is_given_up(tmp_path, monkeypatch):
