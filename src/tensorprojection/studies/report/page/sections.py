@@ -10,15 +10,15 @@ import numpy as np
 
 from ...config import own_settings
 from ...errors import StudyError
-from ...observed import CHOSEN, Array, Observed
-from ..curves import BASE, Floats
-from ..frequencies import low_pass
+from ...observed import CHOSEN
+from ..curves import BASE
 from ..summary import tables
 from ..table import notes
 from . import numbers
 from .charts import difference_charts, looks, metric_charts, observed_charts
+from .matrices import last_row, matrices
 from .numbers import shown
-from .pictures import heat_map, outlined, photo
+from .pictures import outlined, photo
 from .runs import Run
 from .verdicts import RULE, WORDS, verdicts
 
@@ -57,7 +57,7 @@ def run_view(run: Run, key: str, name: str) -> Part:
         "segments": bool(run.samples and run.samples.masks is not None)
         or curves.study.images.masks,
         "gallery": _gallery(run),
-        "matrices": _matrices(run),
+        "matrices": matrices(run),
         "seconds": _seconds(run),
         "kept": list(run.kept),
         "charts": {
@@ -252,7 +252,7 @@ def _confusions(run: Run) -> list[Part]:
     found = []
     names = run.samples.class_names if run.samples else ()
     for model, trials in run.observed.items():
-        counted = [c[_last(run, t)] for t in trials if (c := t.get("confusion")) is not None]
+        counted = [c[last_row(run, t)] for t in trials if (c := t.get("confusion")) is not None]
         if not counted:
             continue
         whole = np.sum(counted, axis=0)
@@ -287,11 +287,6 @@ def _numbered(count: int) -> list[str]:
     return [f"class {k}" for k in range(count)]
 
 
-def _last(run: Run, trial: Observed) -> int:
-    """The row of the last observed epoch that is part of the report."""
-    return max(k for k, epoch in enumerate(trial.epochs) if epoch <= run.curves.epochs[-1])
-
-
 def _gallery(run: Run) -> list[Part]:
     """Of the first trial that has one: which trial is shown is not chosen by its scores."""
     found = []
@@ -318,69 +313,6 @@ def _gallery(run: Run) -> list[Part]:
             }
         )
     return found
-
-
-def _matrices(run: Run) -> list[Part]:
-    """Every U at the start and at the end, of the first trial; low-pass shares of all trials."""
-    found = []
-    for model, trials in run.observed.items():
-        if not trials:
-            continue
-        first = trials[0]
-        for name, start in first.named("start").items():
-            end, epoch = _latest(run, first, name)
-            if end is None or end.shape != start.shape:
-                continue
-            layer, _, mode = name.rpartition("/")
-            top = float(max(np.abs(start).max(), np.abs(end).max()))
-            spatial = int(mode) > 1  # mode 1 is the channels, which have no order
-            found.append(
-                {
-                    "title": run.curves.model_title(model),
-                    "layer": layer,
-                    "mode": mode,
-                    "shape": f"{start.shape[0]} × {start.shape[1]}",
-                    "epoch": epoch,
-                    "top": shown(top),
-                    "wide": start.shape[0] > 64,
-                    # As Uᵀ, a column of U a line: it is then wider than high, as a page is.
-                    "start": heat_map(start.T, top),
-                    "end": heat_map(end.T, top),
-                    "low_pass": _low_pass(run, trials, name) if spatial else None,
-                    "kept": _kept(run, trials, name),
-                    "by_chance": f"{100 * start.shape[1] / start.shape[0]:.0f} %",
-                }
-            )
-    return found
-
-
-def _latest(run: Run, trial: Observed, name: str) -> tuple[Array | None, int]:
-    """U at the report's last epoch where it was kept by epoch, else at the run's; and which."""
-    row, by_epoch = _last(run, trial), trial.get(f"by_epoch/{name}")
-    if by_epoch is not None and by_epoch.ndim == 3 and len(by_epoch) > row:
-        return by_epoch[row], trial.epochs[row]
-    return trial.get(f"U/{name}"), trial.epochs[-1]
-
-
-def _ends(run: Run, trials: Sequence[Observed], name: str) -> list[tuple[Floats, Floats]]:
-    """U at the start and at the end, of the trials that have both."""
-    pairs = [(t.get(f"start/{name}"), _latest(run, t, name)[0]) for t in trials]
-    return [
-        (start.astype(np.float64), end.astype(np.float64))
-        for start, end in pairs
-        if start is not None and end is not None and start.shape == end.shape
-    ]
-
-
-def _low_pass(run: Run, trials: Sequence[Observed], name: str) -> tuple[str, str]:
-    shares = [[low_pass(U) for U in pair] for pair in _ends(run, trials, name)]
-    start, end = np.median(shares, axis=0)
-    return f"{100 * start:.0f} %", f"{100 * end:.0f} %"
-
-
-def _kept(run: Run, trials: Sequence[Observed], name: str) -> str:
-    shares = [numbers.span_kept(start, end) for start, end in _ends(run, trials, name)]
-    return f"{100 * float(np.median(shares)):.1f} %"
 
 
 def _seconds(run: Run) -> list[Part]:
