@@ -1,15 +1,15 @@
-"""The tables of results.md, made from the results that stand in docs/results/.
+"""The tables of results.md and settings.md, made from the results that stand in docs/results/.
 
-    python docs/_ext/evidence.py    # writes them anew; a test holds the page to them
+    python docs/_ext/evidence.py    # writes them anew; a test holds the pages to them
 
 Each of docs/results/ is the folder of a run, with its settings and its results: ``tpl report``
-reads it. On the page a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+reads it. On a page a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tensorprojection.studies.report.summary import tables
 from tensorprojection.studies.report.table import FEWEST_FOR_95
 
 DOCS = Path(__file__).parents[1]
-PAGE = DOCS / "results.md"
+PAGES = (DOCS / "results.md", DOCS / "settings.md")
 PLACE = re.compile(r"(?<=<!-- table: )(?P<name>[\w-]+)( -->\n)(?P<table>.*?)(?=<!-- end -->)", re.S)
 
 
@@ -83,6 +83,17 @@ def against(name: str, reference: str, metrics: Sequence[str], models: Sequence[
     return _table(head, lines)
 
 
+def of_starts(name: str, metrics: Sequence[str], starts: Mapping[str, tuple[str, str]]) -> str:
+    """Medians at the last epoch, by what a start is called in the code and what it is."""
+    run = run_of(name)
+    head = ["start", "what it is", *(run.curves.metric_title(metric) for metric in metrics)]
+    lines = [
+        [*words, *(_median(run, metric, model) for metric in metrics)]
+        for model, words in starts.items()
+    ]
+    return _table(head, lines, texts=2)
+
+
 def difference(run: Run, metric: str, model: str, reference: str, epoch: int | None = None) -> str:
     """The median of the differences, its 95 % interval, and in how many trials it is better.
 
@@ -103,13 +114,14 @@ def difference(run: Run, metric: str, model: str, reference: str, epoch: int | N
 
 
 def _of_networks(run: Run) -> dict[str, object]:
-    return {k: v for k, v in run.settings.items() if k in ("size", "channels", "leaky")}
+    of_networks = ("size", "channels", "leaky", "backbone")
+    return {k: v for k, v in run.settings.items() if k in of_networks}
 
 
 def _seconds(run: Run, model: str) -> str:
     assert run.seconds is not None
     own = run.seconds.filter(run.seconds["model"] == model)["seconds"].to_numpy()
-    return f"{np.median(own):.1f}"
+    return f"{np.median(own):.2g}" if np.median(own) < 1 else f"{np.median(own):.1f}"
 
 
 def _median(run: Run, metric: str, model: str) -> str:
@@ -120,22 +132,35 @@ def _signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(head) - 1)]
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1) -> str:
+    rule = [*["---"] * texts, *["---:"] * (len(head) - texts)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *lines))
 
 
 OCT_STARTS = ("tpl1", "tpl2", "tpl1-block", "tpl1-blur", "tpl1-dct", "avg")
-KVASIR = ("tpl", "tpl-dct", "tpl-blur", "tpl-aggressive")
 OCT_LOCAL = ("base", "tpl1-block", "tpl1-block3", "tpl1-blur")
+CHEST = ("tpl", "tpl-mpca", "tcl")
+KVASIR = ("tpl", "tpl-dct", "tpl-blur", "tpl-aggressive")
+STARTS = {
+    "base": ("(MaxPooling)", ""),
+    "avg": ("(AveragePooling)", ""),
+    "tpl1": ('`"normal"`', "noise of standard deviation 0.05, the paper's"),
+    "tpl1-block": ('`"block"`', "average pooling, up to a factor"),
+    "tpl1-block3": ("… with `init_scale=3`", ""),
+    "tpl1-blur": ('`"blur"`', "anti-aliased pooling, made orthonormal"),
+    "tpl1-dct": ('`"dct"`', "the lowest cosine frequencies, spectral pooling"),
+}
 
 TABLES: dict[str, Callable[[], str]] = {
     "oct-end": lambda: at_the_end("oct", "base", ("loss", "accuracy"), untrained=("mpca",)),
     "oct-loss": lambda: by_epoch("oct", "base", "loss", OCT_STARTS, (2, 4, 8, 12)),
     "oct-accuracy": lambda: by_epoch("oct", "base", "accuracy", OCT_STARTS, (2, 4, 8, 12)),
+    "oct-average": lambda: against("oct", "avg", ("loss", "accuracy"), OCT_LOCAL),
+    "oct-starts": lambda: of_starts("oct", ("loss", "accuracy"), STARTS),
+    "chest-quarter-end": lambda: at_the_end("chest-quarter", "base", ("loss", "accuracy")),
+    "chest-quarter-loss": lambda: by_epoch("chest-quarter", "base", "loss", CHEST, (1, 5, 10, 20)),
     "kvasir-end": lambda: at_the_end("kvasir", "base", ("dice", "iou")),
     "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, (1, 2, 4, 8, 12, 16)),
-    "oct-average": lambda: against("oct", "avg", ("loss", "accuracy"), OCT_LOCAL),
 }
 
 
@@ -145,4 +170,5 @@ def with_tables(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text("utf-8")), "utf-8")

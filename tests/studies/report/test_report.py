@@ -181,6 +181,12 @@ def test_one_trial_has_no_band_and_says_so(run):
     )
 
 
+def test_title_says_what_share_of_the_training_images_is_used(run):
+    assert read(run(train_share=1.0)).title == "Retinal OCT, 96 × 96, phantoms"
+    shared = read(run(train_share=0.125)).title
+    assert shared == "Retinal OCT, 96 × 96, 12.5 % of the training images, phantoms"
+
+
 @pytest.mark.parametrize("study", ["oct", "chest", "kvasir"])
 def test_titles_of_models(run, study):
     """A model that the study does not know is shown by its name."""

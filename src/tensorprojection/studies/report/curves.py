@@ -74,6 +74,8 @@ class Curves:
     def title(self) -> str:
         """The study, with what sets this run of it apart."""
         parts = [self.study.title, *self.study.describe(self.config)]
+        if self.config.train_share < 1:
+            parts.append(f"{100 * self.config.train_share:.3g} % of the training images")
         if self.config.data == PHANTOMS:
             parts.append(PHANTOMS)
         if self.held_out is not None:
