@@ -56,15 +56,18 @@ def at_the_end(
 
 
 def by_epoch(
-    name: str, reference: str, metric: str, models: Sequence[str], epochs: Sequence[int]
+    name: str, reference: str, metric: str, models: Sequence[str], epochs: Sequence[int | range]
 ) -> str:
-    """One metric's differences from the reference at some epochs."""
+    """One metric's differences from the reference at some epochs; of a range, of its mean."""
     run = run_of(name)
     title = run.curves.model_title
     head = [f"{run.curves.metric_title(metric)}, minus {title(reference)}"]
-    head += [f"epoch {epoch}" for epoch in epochs]
+    head += [
+        f"epoch {at}" if isinstance(at, int) else f"mean of epochs {at[0]} to {at[-1]}"
+        for at in epochs
+    ]
     lines = [
-        [title(model), *(difference(run, metric, model, reference, epoch) for epoch in epochs)]
+        [title(model), *(difference(run, metric, model, reference, at) for at in epochs)]
         for model in models
     ]
     return _table(head, lines)
@@ -94,14 +97,19 @@ def of_starts(name: str, metrics: Sequence[str], starts: Mapping[str, tuple[str,
     return _table(head, lines, texts=2)
 
 
-def difference(run: Run, metric: str, model: str, reference: str, epoch: int | None = None) -> str:
+def difference(
+    run: Run, metric: str, model: str, reference: str, at: int | range | None = None
+) -> str:
     """The median of the differences, its 95 % interval, and in how many trials it is better.
 
+    At the last epoch, or at the one that is given, or of each trial's mean over a range of them.
     Bold where the interval does not hold zero; of a few trials there is none.
     """
     curves = run.curves
-    column = -1 if epoch is None else int(np.flatnonzero(curves.epochs == epoch)[0])
-    values = (curves.values[metric, model] - curves.values[metric, reference])[:, column]
+    if at is None:
+        at = int(curves.epochs[-1])
+    chosen = np.isin(curves.epochs, [at] if isinstance(at, int) else at)
+    values = (curves.values[metric, model] - curves.values[metric, reference])[:, chosen].mean(1)
     values = values[~np.isnan(values)]
     sign = 1 if curves.higher_is_better(metric) else -1
     better = f"({int((sign * values > 0).sum())}/{len(values)})"
@@ -141,6 +149,7 @@ OCT_STARTS = ("tpl1", "tpl2", "tpl1-block", "tpl1-blur", "tpl1-dct", "avg")
 OCT_LOCAL = ("base", "tpl1-block", "tpl1-block3", "tpl1-blur")
 CHEST = ("tpl", "tpl-mpca", "tcl")
 KVASIR = ("tpl", "tpl-dct", "tpl-blur", "tpl-aggressive")
+QUARTERS = (range(1, 5), range(5, 9), range(9, 13), range(13, 17))
 STARTS = {
     "base": ("(MaxPooling)", ""),
     "avg": ("(AveragePooling)", ""),
@@ -160,7 +169,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "chest-quarter-end": lambda: at_the_end("chest-quarter", "base", ("loss", "accuracy")),
     "chest-quarter-loss": lambda: by_epoch("chest-quarter", "base", "loss", CHEST, (1, 5, 10, 20)),
     "kvasir-end": lambda: at_the_end("kvasir", "base", ("dice", "iou")),
-    "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, (1, 2, 4, 8, 12, 16)),
+    "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, QUARTERS),
 }
 
 

@@ -59,3 +59,15 @@ def test_a_difference_by_hand(evidence):
     shown = float(re.search(r"[+−][\d.]+", cell)[0].replace("−", "-"))
     assert shown == pytest.approx(sum(middle) / 2, abs=5.1e-4)
     assert cell.endswith(f"({sum(value < 0 for value in found)}/{len(found)})")
+
+
+def test_a_mean_over_epochs_by_hand(evidence):
+    run = evidence.run_of("oct")
+    rows = pl.read_parquet(RESULTS / "oct" / "results.parquet").filter(pl.col("epoch") <= 3)
+    means = rows.group_by("trial", "model").agg(pl.col("accuracy").mean())
+    pairs = means.pivot(on="model", index="trial", values="accuracy")
+    found = pairs["tpl1"] - pairs["base"]
+    cell = evidence.difference(run, "accuracy", "tpl1", "base", range(1, 4))
+    shown = float(re.search(r"[+−][\d.]+", cell)[0].replace("−", "-"))
+    assert shown == pytest.approx(found.median(), abs=5.1e-4)
+    assert cell.endswith(f"({(found > 0).sum()}/{len(found)})")
