@@ -149,7 +149,7 @@ OCT_STARTS = ("tpl1", "tpl2", "tpl1-block", "tpl1-blur", "tpl1-dct", "avg")
 OCT_LOCAL = ("base", "tpl1-block", "tpl1-block3", "tpl1-blur")
 CHEST = ("tpl", "tpl-mpca", "tcl")
 KVASIR = ("tpl", "tpl-dct", "tpl-blur", "tpl-aggressive")
-QUARTERS = (range(1, 5), range(5, 9), range(9, 13), range(13, 17))
+FIRST_AND_QUARTERS = (1, range(1, 5), range(5, 9), range(9, 13), range(13, 17))
 STARTS = {
     "base": ("(MaxPooling)", ""),
     "avg": ("(AveragePooling)", ""),
@@ -169,7 +169,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "chest-quarter-end": lambda: at_the_end("chest-quarter", "base", ("loss", "accuracy")),
     "chest-quarter-loss": lambda: by_epoch("chest-quarter", "base", "loss", CHEST, (1, 5, 10, 20)),
     "kvasir-end": lambda: at_the_end("kvasir", "base", ("dice", "iou")),
-    "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, QUARTERS),
+    "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, FIRST_AND_QUARTERS),
 }
 
 
