@@ -108,7 +108,9 @@ def difference(
     curves = run.curves
     if at is None:
         at = int(curves.epochs[-1])
-    chosen = np.isin(curves.epochs, [at] if isinstance(at, int) else at)
+    wanted = [at] if isinstance(at, int) else at
+    chosen = np.isin(curves.epochs, wanted)
+    assert chosen.sum() == len(wanted), f"the run has not all of the epochs {at}"
     values = (curves.values[metric, model] - curves.values[metric, reference])[:, chosen].mean(1)
     values = values[~np.isnan(values)]
     sign = 1 if curves.higher_is_better(metric) else -1
