@@ -25,7 +25,7 @@ extensions = [
     "pictures",
     "commands",
 ]
-exclude_patterns = ["_build", "_ext", "_style"]
+exclude_patterns = ["_build", "_ext", "_style", "results/*"]  # not results.md: folders of runs
 nitpicky = False
 
 html_theme = "furo"
