@@ -37,8 +37,8 @@ $(VENV)/.heavy: $(VENV)/.test
 	@touch $@
 
 # An installation compiles them, if it finds a compiler; this is for what changed since.
-KERNELS := src/tensorprojection/engine/kernels
-$(VENV)/.kernels: $(wildcard $(KERNELS)/csrc/*.[ch])
+KERNELS := src/tensorprojection/ops/kernels
+$(VENV)/.kernels: $(wildcard $(KERNELS)/csrc/*.[ch]) $(KERNELS)/../limits.py
 	@$(BIN)/python $(KERNELS)/build.py || echo "Without compiled kernels, slower."
 	@touch $@
 

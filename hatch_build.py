@@ -15,7 +15,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUILD = Path("src", "tensorprojection", "engine", "kernels", "build.py")
+BUILD = Path("src", "tensorprojection", "ops", "kernels", "build.py")
 
 # The parts of glibc that a library may ask for: every manylinux system has them.
 GLIBC = re.compile(r"(libc|libm|libpthread|ld-linux-.*)\.so\.\d")

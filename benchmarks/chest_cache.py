@@ -20,11 +20,9 @@ import torch
 
 from tensorprojection.studies.chest import CHEST
 from tensorprojection.studies.config import resolve
-from tensorprojection.studies.models.backbones import backbone
-from tensorprojection.studies.models.features import BATCH, run
-from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.networks.backbones import BATCH, backbone, features_of
+from tensorprojection.studies.trial.job import Epoch, Job
 from tensorprojection.studies.trial.train import train
-from tensorprojection.studies.trial.unit import Epoch, Unit
 
 
 def random_densenet121(folder: Path) -> Path:
@@ -64,25 +62,22 @@ def main() -> None:
         data = CHEST.open(config, inputs)
         network = backbone(options.backbone, None if weights is None else Path(weights))
         some = data.images.images[: 4 * BATCH]
-        run(network, options.backbone, some)
+        features_of(network, some)
         ends: dict[str, list[float]] = {}
         features = []
         for model in config.models:  # in turns with the frozen network
-            files = UnitFiles.of(Path(folder), 0, model)
-            files.lock.parent.mkdir(parents=True, exist_ok=True)
             times = ends.setdefault(model, [])
             train(
-                Unit(0, model),
+                Job(0, model),
                 CHEST,
                 config,
                 data,
-                Path(folder),
                 lambda e, times=times: (
                     times.append(time.perf_counter()) if isinstance(e, Epoch) else None
                 ),
             )
             started = time.perf_counter()
-            run(network, options.backbone, some)
+            features_of(network, some)
             features.append((time.perf_counter() - started) / len(some))
     training, validation = data.sides(0)
     images = len(training) + len(validation)

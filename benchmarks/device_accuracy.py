@@ -1,11 +1,11 @@
-"""How exact U and its gradient are by the engine for accelerators, which uses products only.
+"""Measure how exact U and its gradient are with matrix products only, as on accelerators.
 
     python benchmarks/device_accuracy.py
 
 The worst over scales of W of 1e-3, 1 and 1e3, both kinds of ε, and some sizes, by W's condition:
 the largest error of an entry of U, and the relative error of dL/dW, both before any rounding to
 float32. The reference is NumPy's singular value decomposition of W in float64, which never squares
-the condition; `tests/algebra/test_polar.py` compares it with 60 digits.
+the condition; `tests/ops/test_polar.py` compares it with 60 digits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tensorprojection.engine.device import modes_gradients, modes_values
+from tensorprojection.ops.matmul_only import polar_gradients, polar_values
 
 Matrix = NDArray[np.float64]
 
@@ -52,8 +52,9 @@ def errors(p: int, q: int, condition: float, scale: float, eps_mode: str) -> tup
     W = with_condition(p, q, condition, scale)
     D = np.random.default_rng(1).standard_normal((p, q))
     eps, relative = EPS[eps_mode], eps_mode == "relative"
-    (U,), found = modes_values([torch.from_numpy(W)], [eps], relative, torch.float64)
-    (grad,) = modes_gradients([torch.from_numpy(D)], found, [eps], relative, [torch.float64])
+    Ws, Ds = [torch.from_numpy(W)], [torch.from_numpy(D)]
+    U, *saved = polar_values(Ws, [eps], relative, torch.float64)
+    (grad,) = polar_gradients(Ws, Ds, saved, [eps], relative)
     U_exact, grad_exact = exact(W, D, eps, relative)
     of_grad = np.linalg.norm(grad.numpy() - grad_exact) / np.linalg.norm(grad_exact)
     return float(np.abs(U.numpy() - U_exact).max()), float(of_grad)

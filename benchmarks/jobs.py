@@ -13,23 +13,19 @@ from statistics import median
 
 from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.execute.local import run_units
-from tensorprojection.studies.execute.protocol import Task
+from tensorprojection.studies.execute.base import Task
+from tensorprojection.studies.execute.local import run_jobs
 from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import OCT
-from tensorprojection.studies.trial.unit import Epoch, Unit
+from tensorprojection.studies.trial.job import Epoch, Job
 
 
 def rate(config: RunConfig, inputs: RunInputs, jobs: int) -> float:
     """Epochs per second, from the first of every process to the last but ``jobs``."""
     with tempfile.TemporaryDirectory() as folder:
-        task = Task(config, inputs, Path(folder), code_version())
-        units = [Unit(trial, "base") for trial in range(jobs)]
-        ends = [
-            time.perf_counter()
-            for event in run_units(units, jobs, task)
-            if isinstance(event, Epoch)
-        ]
+        task = Task(OCT, config, inputs, Path(folder), code_version())
+        events = run_jobs([Job(trial, "base") for trial in range(jobs)], jobs, task)
+        ends = [time.perf_counter() for event in events if isinstance(event, Epoch)]
     # The first epochs pay for imports, and near the end a process may be alone.
     steady = ends[jobs : len(ends) - jobs]
     return (len(steady) - 1) / (steady[-1] - steady[0])

@@ -1,10 +1,10 @@
-"""The Keras layer: its error, the authors' way beside it, and a training step of the OCT network.
+"""Measure the Keras layer: its error, the authors' method, and a training step of the OCT network.
 
     KERAS_BACKEND=jax python benchmarks/keras_layer.py accuracy         # U against float64
     KERAS_BACKEND=tensorflow python benchmarks/keras_layer.py gradient  # and the matrix square root
     KERAS_BACKEND=torch python benchmarks/keras_layer.py training       # and with MaxPooling2D
 
-Times are medians of rounds that take turns, so that what else the machine does falls on both.
+Times are medians of alternating rounds, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def accuracy() -> None:
-    """The largest error of an entry of U over scales from 1e-3 to 1e3, by shape and condition."""
+    """Print the largest error of an entry of U over scales from 1e-3 to 1e3."""
     rng = np.random.default_rng(0)
     conditions = (1.0, 1e2, 1e4, 1e6)
     print("W".ljust(12), *(f"condition {c:.0e}".rjust(16) for c in conditions))
@@ -64,7 +64,7 @@ def accuracy() -> None:
 
 
 def by_square_root(W: Any) -> Any:
-    """U as the textbook has it, by TensorFlow's matrix square root and inverse."""
+    """Return U, computed with TensorFlow's matrix square root and inverse."""
     import tensorflow as tf
 
     M = tf.matmul(W, W, transpose_a=True) + 1e-6 * tf.eye(W.shape[1])
@@ -72,7 +72,7 @@ def by_square_root(W: Any) -> Any:
 
 
 def gradient(rounds: int) -> None:
-    """U and its gradient, the authors' way and this layer's, on TensorFlow."""
+    """Time U and its gradient on TensorFlow, with the authors' method and with this layer."""
     import tensorflow as tf
 
     def step(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
@@ -101,7 +101,7 @@ def gradient(rounds: int) -> None:
 
 
 def oct_network(reduce: Any) -> Any:
-    """The paper's OCT network with that fourth reduction."""
+    """Return the paper's OCT network with the given fourth reduction."""
     network = keras.Sequential([keras.Input((96, 96, 3))])
     for k in range(4):
         network.add(keras.layers.Conv2D(32, 3, padding="same", activation="relu"))
@@ -114,7 +114,7 @@ def oct_network(reduce: Any) -> Any:
 
 
 def training(rounds: int, batch: int) -> None:
-    """A training step of the OCT network with this layer / with MaxPooling2D."""
+    """Time a training step of the OCT network with this layer / with MaxPooling2D."""
     rng = np.random.default_rng(0)
     x = rng.random((batch, 96, 96, 3), dtype=np.float32)
     y = rng.integers(0, 4, batch)
@@ -134,7 +134,7 @@ def training(rounds: int, batch: int) -> None:
 
 
 def measure(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, in rounds that take turns; the first two of each are not counted."""
+    """Return the seconds of each step in alternating rounds, after two rounds of warm-up."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for r in range(-2, rounds):
         order = list(steps) if r % 2 else list(reversed(steps))

@@ -43,7 +43,7 @@ def data(samples: int) -> np.ndarray:
 def by_mpca(x: np.ndarray, sweeps: int) -> float:
     mpca = tp.MPCA(RANKS, max_iter=sweeps, tol=0.0).fit(x)
     assert mpca.n_iter_ == sweeps, f"{mpca.n_iter_} sweeps, not {sweeps}"
-    return float(mpca.explained_energy_ratio_)
+    return float(mpca.captured_energy_ratio_)
 
 
 def by_tensorly(x: np.ndarray, sweeps: int, backend: str) -> float:

@@ -26,11 +26,10 @@ from torch import nn
 from tensorprojection.bench.measure import ratio, take_turns
 from tensorprojection.studies.config import Precision, resolve
 from tensorprojection.studies.data.phantoms import oct as phantoms
-from tensorprojection.studies.models import oct_cnn
+from tensorprojection.studies.networks.oct_cnn import oct_cnn
 from tensorprojection.studies.oct import OCT, PAPER, OctData
 from tensorprojection.studies.processes import settings_to_inherit
-from tensorprojection.studies.trial.precision import output_of
-from tensorprojection.studies.trial.train import batches
+from tensorprojection.studies.trial.train import batches, output_of
 
 
 def samples(batch: int, precision: Precision = "32-true") -> OctData:

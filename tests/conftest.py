@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import tensorly
 import torch
+from implementations import IMPLEMENTATIONS, implementation  # noqa: F401
 from torch import Tensor
 
 # The tests' tensors are small, and one process per core runs them: more threads only wait for
@@ -16,6 +17,12 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def without_kernels() -> Iterator[None]:
+    with implementation("torch"):
+        yield
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ import sys, tensorprojection.__main__ as entry
 
 class Broken:
     def find_spec(self, name, path=None, target=None):
-        if name == "tensorprojection.cli":
+        if name == "tensorprojection.cli.main":
             raise ModuleNotFoundError(
                 "No module named 'tensorprojection.nonesuch'", name="tensorprojection.nonesuch"
             )

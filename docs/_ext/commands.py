@@ -34,15 +34,11 @@ def as_markdown(words: tuple[str, ...], command: App) -> str:
 
 
 def all_commands() -> list[tuple[tuple[str, ...], App]]:
-    from tensorprojection.cli import main, run, summary
-    from tensorprojection.cli.settings import command_of
+    from tensorprojection.cli.main import command_line
 
     # Without a study, a command has the flags of all of the paper's.
-    flags_by_study = {
-        ("run",): command_of("run", run.run, run.flags_of(None)),
-        ("summary",): command_of("summary", summary.summary, summary.flags_of(None)),
-    }
-    return [(words, flags_by_study.get(words, app)) for words, app in commands(main.app)]
+    by_study = {(name,): command_line([name])[name] for name in ("run", "summary")}
+    return [(words, by_study.get(words, app)) for words, app in commands(command_line([]))]
 
 
 def write_page(app: Sphinx, docname: str, source: list[str]) -> None:

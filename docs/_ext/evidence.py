@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorprojection.studies.report.intervals import bootstrap
-from tensorprojection.studies.report.page.runs import Run, read_runs
-from tensorprojection.studies.report.summary import tables
-from tensorprojection.studies.report.table import FEWEST_FOR_95
+from tensorprojection.studies.networks.layer_rows import tables_for
+from tensorprojection.studies.report.run import Run, read_run
+from tensorprojection.studies.report.statistics import FEWEST, bootstrap, finite
+from tensorprojection.studies.report.verdicts import verdicts
 
 DOCS = Path(__file__).parents[1]
 PAGES = (DOCS / "results.md", DOCS / "settings.md")
@@ -27,8 +27,7 @@ PLACE = re.compile(r"(?<=<!-- table: )(?P<name>[\w-]+)( -->\n)(?P<table>.*?)(?=<
 
 @cache
 def run_of(name: str) -> Run:
-    [run] = read_runs([DOCS / "results" / name])
-    return run
+    return read_run(DOCS / "results" / name)
 
 
 def at_the_end(
@@ -36,16 +35,15 @@ def at_the_end(
 ) -> str:
     """Every network at the last epoch, with its price and its differences from the reference."""
     run = run_of(name)
-    curves = run.curves
-    sizes = {t.form: t.total for t in tables(curves.study, **_of_networks(run))}
-    minus = f"minus {curves.model_title(reference)}"
-    head = ["at epoch " + str(curves.epochs[-1]), "parameters", "seconds per epoch"]
+    sizes = {t.form: t.total for t in tables_for(run.study, run.config)}
+    minus = f"minus {run.model_title(reference)}"
+    head = ["at epoch " + str(run.epochs[-1]), "parameters", "seconds per epoch"]
     head += ["training loss"]
     for metric in metrics:
-        head += [curves.metric_title(metric), minus]
+        head += [run.metric_title(metric), minus]
     lines = []
-    for model in curves.models:
-        cells = [curves.model_title(model)]
+    for model in run.models:
+        cells = [run.model_title(model)]
         cells += ["of the data" if model in untrained else f"{sizes[model]:,}"]
         cells += [_seconds(run, model), _median(run, "train_loss", model)]
         for metric in metrics:
@@ -60,8 +58,8 @@ def by_epoch(
 ) -> str:
     """One metric's differences from the reference at some epochs; of a range, of its mean."""
     run = run_of(name)
-    title = run.curves.model_title
-    head = [f"{run.curves.metric_title(metric)}, minus {title(reference)}"]
+    title = run.model_title
+    head = [f"{run.metric_title(metric)}, minus {title(reference)}"]
     head += [
         f"epoch {at}" if isinstance(at, int) else f"mean of epochs {at[0]} to {at[-1]}"
         for at in epochs
@@ -76,9 +74,9 @@ def by_epoch(
 def against(name: str, reference: str, metrics: Sequence[str], models: Sequence[str]) -> str:
     """Some networks' differences from another than the base, at the last epoch."""
     run = run_of(name)
-    title = run.curves.model_title
-    head = [f"at epoch {run.curves.epochs[-1]}, minus {title(reference)}"]
-    head += [run.curves.metric_title(metric) for metric in metrics]
+    title = run.model_title
+    head = [f"at epoch {run.epochs[-1]}, minus {title(reference)}"]
+    head += [run.metric_title(metric) for metric in metrics]
     lines = [
         [title(model), *(difference(run, metric, model, reference) for metric in metrics)]
         for model in models
@@ -89,12 +87,26 @@ def against(name: str, reference: str, metrics: Sequence[str], models: Sequence[
 def of_starts(name: str, metrics: Sequence[str], starts: Mapping[str, tuple[str, str]]) -> str:
     """Medians at the last epoch, by what a start is called in the code and what it is."""
     run = run_of(name)
-    head = ["start", "what it is", *(run.curves.metric_title(metric) for metric in metrics)]
+    head = ["start", "what it is", *(run.metric_title(metric) for metric in metrics)]
     lines = [
         [*words, *(_median(run, metric, model) for metric in metrics)]
         for model, words in starts.items()
     ]
     return _table(head, lines, texts=2)
+
+
+def claims(*names: str) -> str:
+    """The paper's claims that the runs can test, with the verdicts."""
+    lines = []
+    for name in names:
+        run = run_of(name)
+        assert run.study is not None
+        found = verdicts(run)
+        lines += [[run.study.title, v.claim.text, v.evidence, v.word] for v in found if v.tested]
+        if absent := [v for v in found if not v.tested]:
+            reasons = " ".join(dict.fromkeys(v.evidence for v in absent))
+            lines.append([run.study.title, f"{len(absent)} more claims", reasons, "not tested"])
+    return _table(["study", "claim", "found", "verdict"], lines, texts=4)
 
 
 def difference(
@@ -105,17 +117,16 @@ def difference(
     At the last epoch, or at the one that is given, or of each trial's mean over a range of them.
     Bold where the interval does not hold zero; of a few trials there is none.
     """
-    curves = run.curves
     if at is None:
-        at = int(curves.epochs[-1])
+        at = int(run.epochs[-1])
     wanted = [at] if isinstance(at, int) else at
-    chosen = np.isin(curves.epochs, wanted)
+    chosen = np.isin(run.epochs, wanted)
     assert chosen.sum() == len(wanted), f"the run has not all of the epochs {at}"
-    values = (curves.values[metric, model] - curves.values[metric, reference])[:, chosen].mean(1)
-    values = values[~np.isnan(values)]
-    sign = 1 if curves.higher_is_better(metric) else -1
+    values = (run.values[metric, model] - run.values[metric, reference])[:, chosen].mean(1)
+    values = finite(values)
+    sign = 1 if run.metric(metric).higher_is_better else -1
     better = f"({int((sign * values > 0).sum())}/{len(values)})"
-    if len(values) < FEWEST_FOR_95:
+    if len(values) < FEWEST:
         return f"{_signed(float(np.median(values)))} {better}"
     low, high = bootstrap(values)
     bold = "**" if low * high > 0 else ""
@@ -123,19 +134,14 @@ def difference(
     return f"{bold}{shown}{bold} {better}"
 
 
-def _of_networks(run: Run) -> dict[str, object]:
-    of_networks = ("size", "channels", "leaky", "backbone")
-    return {k: v for k, v in run.settings.items() if k in of_networks}
-
-
 def _seconds(run: Run, model: str) -> str:
     assert run.seconds is not None
-    own = run.seconds.filter(run.seconds["model"] == model)["seconds"].to_numpy()
-    return f"{np.median(own):.2g}" if np.median(own) < 1 else f"{np.median(own):.1f}"
+    median = np.median(finite(run.seconds[model]))
+    return f"{median:.2g}" if median < 1 else f"{median:.1f}"
 
 
 def _median(run: Run, metric: str, model: str) -> str:
-    return f"{np.nanmedian(run.curves.values[metric, model][:, -1]):.3f}"
+    return f"{np.nanmedian(run.values[metric, model][:, -1]):.3f}"
 
 
 def _signed(value: float) -> str:
@@ -170,6 +176,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "oct-starts": lambda: of_starts("oct", ("loss", "accuracy"), STARTS),
     "chest-quarter-end": lambda: at_the_end("chest-quarter", "base", ("loss", "accuracy")),
     "chest-quarter-loss": lambda: by_epoch("chest-quarter", "base", "loss", CHEST, (1, 5, 10, 20)),
+    "claims": lambda: claims("oct", "chest-quarter", "kvasir"),
     "kvasir-end": lambda: at_the_end("kvasir", "base", ("dice", "iou")),
     "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, FIRST_AND_QUARTERS),
 }

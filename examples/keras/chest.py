@@ -26,7 +26,7 @@ def head(form: str = "tpl", side: int = 5, channels: int = 1024) -> keras.Model:
     """The paper's section 3.2.2: what is trained, on DenseNet121's features."""
     reduce = {
         "base": layers.Conv2D(64, 1, name="conv"),
-        "tpl": TensorProjection((None, None, 64), name="projection"),
+        "tpl": TensorProjection((None, None, 64), kernel_initializer="normal", name="projection"),
     }[form]
     return keras.Sequential(
         [

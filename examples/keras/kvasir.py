@@ -28,8 +28,8 @@ def network(form: str = "tpl", channels: int = 16, size: int = 128) -> keras.Mod
     if form == "base":
         down, up = layers.MaxPooling2D(), layers.Conv2DTranspose(widths[-1], 2, strides=2)
     else:
-        down = TensorProjection((small, small, None), name="down4")
-        up = TransposeTensorProjection((side, side, None), name="up4")
+        down = TensorProjection((small, small, None), kernel_initializer="normal", name="down4")
+        up = TransposeTensorProjection((side, side, None), kernel_initializer="normal", name="up4")
 
     x = inputs = keras.Input((size, size, 3))
     skips = []

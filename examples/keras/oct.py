@@ -25,8 +25,10 @@ def network(form: str = "tpl1", size: int = 96, channels: int = 3) -> keras.Mode
     half = size // 16
     reduce = {
         "base": layers.MaxPooling2D(name="pool4"),
-        "tpl1": TensorProjection((half, half, None), name="projection4"),
-        "tpl2": TensorProjection((half, half, 20), name="projection4"),
+        "tpl1": TensorProjection(
+            (half, half, None), kernel_initializer="normal", name="projection4"
+        ),
+        "tpl2": TensorProjection((half, half, 20), kernel_initializer="normal", name="projection4"),
     }[form]
     model = keras.Sequential([keras.Input((size, size, channels))], name=f"oct_{form}")
     for k in range(1, 5):

@@ -5,85 +5,68 @@ Huang, "TensorProjection Layer: A Tensor-Based Dimension Reduction Method in Dee
 arXiv 2004.04454.
 
 >>> import tensorprojection as tp
->>> pool = tp.TensorProjection((32, 12, 12), (None, 6, 6))  # where MaxPool2d(2) stood
+>>> pool = tp.TensorProjection((32, 12, 12), (None, 6, 6))  # in place of MaxPool2d(2)
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import DivergedError, ProjectionError, ProjectionTypeError, ProjectionValueError
+from .errors import ProjectionDeviceError as ProjectionDeviceError
+from .errors import ProjectionError as ProjectionError
+from .errors import ProjectionTypeError as ProjectionTypeError
+from .errors import ProjectionValueError as ProjectionValueError
 
 if TYPE_CHECKING:
-    from . import functional, penalties
-    from .engine.kernels.library import Kernels, kernels
-    from .mpca.capture import capture
-    from .mpca.energy import Suggestion, plot_spectra, suggest_out_shape
+    from . import functional as functional
+    from . import init as init
+    from . import penalties as penalties
+    from .mpca.data import capture as capture
     from .mpca.estimator import MPCA as MPCA
-    from .mpca.init_from_data import init_from_data
-    from .nn.explain import Explanation, explain, plan
-    from .nn.frozen import FrozenProjection
-    from .nn.hope import HOPE
-    from .nn.layers import TensorProjection, TransposeTensorProjection
-    from .nn.lazy import LazyTensorProjection, LazyTransposeTensorProjection
-    from .surgery.fold import fold, fold_projections
-    from .surgery.replace import replace
+    from .mpca.suggest import Suggestion as Suggestion
+    from .mpca.suggest import init_from_data as init_from_data
+    from .mpca.suggest import plot_spectra as plot_spectra
+    from .mpca.suggest import suggest_out_shape as suggest_out_shape
+    from .nn.explain import explain as explain
+    from .nn.frozen import FrozenProjection as FrozenProjection
+    from .nn.layers import TensorProjection as TensorProjection
+    from .nn.layers import TransposeTensorProjection as TransposeTensorProjection
+    from .nn.lazy import LazyTensorProjection as LazyTensorProjection
+    from .nn.lazy import LazyTransposeTensorProjection as LazyTransposeTensorProjection
+    from .nn.parameters import parameter_groups as parameter_groups
+    from .ops.kernels.library import kernels as kernels
+    from .surgery.fold import fold_projections as fold_projections
+    from .surgery.replace import replace as replace
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "HOPE",
-    "DivergedError",
-    "Explanation",
-    "FrozenProjection",
-    "Kernels",
-    "LazyTensorProjection",
-    "LazyTransposeTensorProjection",
-    "ProjectionError",
-    "ProjectionTypeError",
-    "ProjectionValueError",
-    "Suggestion",
-    "TensorProjection",
-    "TransposeTensorProjection",
-    "capture",
-    "explain",
-    "fold",
-    "fold_projections",
-    "functional",
-    "init_from_data",
-    "kernels",
-    "penalties",
-    "plan",
-    "plot_spectra",
-    "replace",
-    "suggest_out_shape",
-]
-
-# Names that are loaded when they are asked for, with their modules ("" for a module itself), so
-# that `import tensorprojection` loads no framework.
+# The module of each name that is loaded when it is asked for ("" for a module itself), so that
+# `import tensorprojection` loads no framework.
 _MODULES = {
-    "HOPE": "nn.hope",
-    "MPCA": "mpca.estimator",  # not in __all__: a star import works without scikit-learn
-    "Explanation": "nn.explain",
     "FrozenProjection": "nn.frozen",
-    "Kernels": "engine.kernels.library",
     "LazyTensorProjection": "nn.lazy",
     "LazyTransposeTensorProjection": "nn.lazy",
-    "Suggestion": "mpca.energy",
+    "MPCA": "mpca.estimator",
+    "Suggestion": "mpca.suggest",
     "TensorProjection": "nn.layers",
     "TransposeTensorProjection": "nn.layers",
-    "capture": "mpca.capture",
+    "capture": "mpca.data",
     "explain": "nn.explain",
-    "fold": "surgery.fold",
     "fold_projections": "surgery.fold",
     "functional": "",
-    "init_from_data": "mpca.init_from_data",
-    "kernels": "engine.kernels.library",
+    "init": "",
+    "init_from_data": "mpca.suggest",
+    "kernels": "ops.kernels.library",
+    "parameter_groups": "nn.parameters",
     "penalties": "",
-    "plan": "nn.explain",
-    "plot_spectra": "mpca.energy",
+    "plot_spectra": "mpca.suggest",
     "replace": "surgery.replace",
-    "suggest_out_shape": "mpca.energy",
+    "suggest_out_shape": "mpca.suggest",
 }
+
+_ERRORS = (ProjectionDeviceError, ProjectionError, ProjectionTypeError, ProjectionValueError)
+
+# Without MPCA: a star import works without scikit-learn.
+__all__ = [*(error.__name__ for error in _ERRORS), *(name for name in _MODULES if name != "MPCA")]
 
 _EXTRAS = {"torch": ("torch", "torch"), "sklearn": ("scikit-learn", "sklearn")}
 
@@ -101,7 +84,7 @@ def __getattr__(name: str) -> Any:
         package, extra = _EXTRAS[missing]
         raise ImportError(
             f"{__name__}.{name} needs {package}: pip install '{__name__}[{extra}]'."
-        ) from error
+        ) from None
     value = globals()[name] = getattr(loaded, name) if module else loaded
     return value
 

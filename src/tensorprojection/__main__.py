@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from .stopping import leave_while_starting
+from .cli.terminal import exit_while_starting
 
 
 def main() -> None:
     """The command line; without the packages it needs, one line that says how to get them."""
-    leave_while_starting()
+    exit_while_starting()
     try:
         from .cli.main import main as run
     except ModuleNotFoundError as error:

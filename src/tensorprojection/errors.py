@@ -37,29 +37,12 @@ class ProjectionTypeError(ProjectionError, TypeError):
     """
 
 
-class DivergedError(ProjectionError, ArithmeticError):
-    """A parameter holds NaN or infinity (the training diverged), or has no scale to work with.
+class ProjectionDeviceError(ProjectionError, RuntimeError):
+    """Tensors are on different devices. It is a RuntimeError, too, as in torch.
 
     >>> import torch, tensorprojection as tp
-    >>> layer = tp.TensorProjection((8,), (4,))
-    >>> _ = layer.W1.data.fill_(torch.nan)
-    >>> layer(torch.ones(2, 8))
+    >>> tp.TensorProjection((8,), (4,))(torch.ones(2, 8, device="meta"))
     Traceback (most recent call last):
         ...
-    tensorprojection.errors.DivergedError: ...W1...
+    tensorprojection.errors.ProjectionDeviceError: Expected the input and the layer on one device...
     """
-
-    @classmethod
-    def not_finite(cls, name: str) -> DivergedError:
-        return cls(
-            f"{name} contains NaN or infinity: the training has most likely diverged. "
-            "Look at the loss and the gradients of the steps before this one."
-        )
-
-    @classmethod
-    def no_scale(cls, name: str) -> DivergedError:
-        return cls(
-            f"{name} is all zeros, or so small that its square and what eps adds to it vanish. "
-            f"With eps_mode='relative' the scale of {name} is the unit of eps, so it needs one: "
-            "start from other values, or use eps_mode='absolute' with an eps that counts."
-        )

@@ -106,7 +106,7 @@ def _hint(shape: tuple[int | None, ...], in_shape: tuple[int | None, ...]) -> st
         moved = [str(k) for k in range(1, order + 1) if got[k - 1] != in_shape[k - 1]]
         return (
             f": modes {' and '.join(moved)} look swapped. "
-            f"Pass data of this layout as in_shape={got}, or permute it."
+            f"Pass data of this layout as in_shape={got} with one init per mode, or permute it."
         )
     wrong = [str(k) for k in range(1, order + 1) if got[k - 1] != in_shape[k - 1]]
     plural = "s differ" if len(wrong) > 1 else " differs"

@@ -12,14 +12,14 @@ from tensorprojection.bench.cases import CASES
 from tensorprojection.bench.limit import least_bytes, least_flops
 from tensorprojection.bench.measure import ratio
 from tensorprojection.bench.peers import Textbook
-from tensorprojection.cli.main import app, main
+from tensorprojection.cli.main import command_line, main
 
 
 # What torch warns of in its own code when it compiles.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings(r"ignore:`torch\.jit\.script:DeprecationWarning")
 def test_a_run_leaves_a_record_and_a_figure(tmp_path, capsys):
-    app(
+    command_line([])(
         ["bench", "--rounds", "2", "--only", "OCT-1", "--out", str(tmp_path)],
         result_action="return_value",
     )

@@ -20,14 +20,12 @@ import tensorprojection
 from tensorprojection.cli import data as cli_data
 from tensorprojection.cli import main as cli
 from tensorprojection.cli.report import report
-from tensorprojection.output import make_safe
-from tensorprojection.stopping import Stopped, raising_once
+from tensorprojection.cli.terminal import Stopped, make_safe, raising_once
 from tensorprojection.studies.config import resolve
-from tensorprojection.studies.execute.protocol import Failed
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.results import JobFiles
 from tensorprojection.studies.run import Outcome
-from tensorprojection.studies.trial.unit import Unit
+from tensorprojection.studies.trial.job import Failed, Job
 
 # That the command line is read is what is meant here.
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -87,10 +85,9 @@ def test_every_setting_of_a_run_has_its_flag(study, tpl):
     code, out, err = tpl("run", study, "--help")
     assert (code, err) == (0, "")
     settings = STUDIES[study].settings.model_fields.keys() - {"study"}
-    others = {"help", "preset", "config", "jobs", "out", "mix_versions", "unpack_limits"}
-    others |= {"executor", "address", "cpus_per_trial", "gpus_per_trial", "devices", "nodes"}
+    others = {"preset", "config", "jobs", "out", "mix_versions", "trial"}
+    others |= {"executor", "address", "cpus_per_trial", "gpus_per_trial"}
     others |= {"keep", "tensorboard"}
-    others |= {choice.name for choice in STUDIES[study].choices}
     assert flags_in(out) == {f"--{name.replace('_', '-')}" for name in settings | others}
 
 
@@ -100,7 +97,7 @@ def test_help_without_a_study_has_the_flags_of_all(tpl):
 
 
 def test_help_of_a_summary(tpl):
-    assert flags_in(tpl("summary", "oct", "--help")[1]) == {"--help", "--size", "--json"}
+    assert flags_in(tpl("summary", "oct", "--help")[1]) == {"--size", "--json"}
     assert {"--channels", "--backbone"} < flags_in(tpl("summary", "--help")[1])
 
 
@@ -141,18 +138,10 @@ MISTAKES = [
     (["run", "oct", "--device", "abacus"], "The device 'abacus' cannot be used"),
     (["run", "oct", "--executor", "abacus"], "abacus"),
     (["run", "oct", "--address", "auto"], "--address is for --executor ray only"),
-    (["run", "oct", "--executor", "ray", "--devices", "2"], "Expected --executor ray or one"),
-    (["run", "oct", "--devices", "2", "--batch", "1"], "Expected a batch of at least 2 images"),
-    (["run", "oct", "--devices", "0"], "Expected 1 to 1024 --devices, got 0"),
     (["run", "oct", "--precision", "half"], "half"),
-    (["run", "oct", "--channels", "16"], "--channels is not a setting of the oct study"),
-    (["run", "oct", "--compression", "normal"], "--compression is not a setting of the oct study"),
-    (
-        ["run", "kvasir", "--compression", "normal", "--models", "tpl"],
-        "Expected --models or --compression, got both",
-    ),
+    (["run", "oct", "--channels", "16"], "Unknown option: --channels"),
     (["run", "oct", "--config", "none.toml"], "Could not read none.toml: No such file"),
-    (["run", "oct", "--data", "nowhere"], "nowhere, which does not exist"),
+    (["run", "oct", "--data", "nowhere"], "nowhere: No such file"),
     (["run", "oct", "--size", "40"], "Expected a size divisible by 16, got 40"),
     (["run", "chest", "--size", "80"], "Expected a size divisible by 32, got 80"),
     (["run", "kvasir", "--size", "40"], "Expected a size divisible by 16 for"),
@@ -167,15 +156,16 @@ MISTAKES = [
     ),
     (["report"], "Expected the folder of a run, got none."),
     (["report", "nowhere"], "nowhere: there is no such folder"),
-    (["report", "."], "it has neither config.toml nor record.json, which say what was run"),
-    (["watch", "."], "it has neither config.toml nor record.json, which say what was run"),
+    (["report", "."], "Expected the folder of a run, got .: it has no config.toml"),
+    (["watch", "."], "Expected the folder of a run, got .: it has no config.toml"),
     (["watch", "nowhere"], "nowhere: there is no such folder"),
     (["export", ".", "--model", "tpl1", "--to", "m.pt2"], "which has no trials in it"),
-    (["export", ".", "--model", "tpl1", "--to", "m.bin"], "ends with .pt2 or .onnx, got m.bin"),
+    (["export", ".", "--model", "tpl1", "--to", "m.bin"], "ends with .onnx or .pt2, got m.bin"),
     (["export", ".", "--model", "tpl1", "--to", "no/m.pt2"], "got no: none is there"),
     (["predict", "m.pt2"], "Expected image files, or folders of them, got none."),
-    (["predict", "m.jpg", "x.png"], "a .pt2 or .onnx file, or the folder of a run, got m.jpg"),
-    (["predict", "m.pt2", "x.png"], "got m.pt2: there is no such file"),
+    (["predict", "m.jpg", "x.png"], "Expected an .onnx file or the folder of a run, got m.jpg"),
+    (["predict", "m.pt2", "x.png"], "Expected an .onnx file or the folder of a run, got m.pt2"),
+    (["predict", "m.onnx", "x.png"], "Could not read m.onnx: No such file or directory"),
     (["predict", "m.pt2", "x.png", "--model", "tpl1"], "--model and --trial are for the folder"),
     (["predict", "m.pt2", "x.png", "--trial", "3"], "--model and --trial are for the folder"),
     (["predict", ".", "x.png"], "Expected --model beside the folder of a run"),
@@ -226,7 +216,7 @@ def asked(monkeypatch):
     """Nothing is trained: the configuration, folder and jobs that would have been."""
     calls = []
 
-    def note(config, folder, jobs, watch, *others):
+    def note(study, config, folder, jobs, watch, *others, **options):
         calls.append((config, folder, jobs))
         return Outcome(folder, False, ())
 
@@ -256,11 +246,9 @@ def test_flags_become_the_configuration(tpl, asked, elsewhere):
 def test_flags_of_one_study(tpl, asked):
     tpl("run", "chest", "--preset", "smoke", "--dropout", "0")
     tpl("run", "kvasir", "--preset", "smoke", "--leaky", "--copies", "3", "--channels", "8")
-    tpl("run", "kvasir", "--preset", "smoke", "--compression", "aggressive")
-    chest, kvasir, aggressive = (config for config, _, _ in asked)
+    chest, kvasir = (config for config, _, _ in asked)
     assert chest == resolve_smoke("chest", dropout=0.0)
     assert kvasir == resolve_smoke("kvasir", leaky=True, copies=3, channels=8)
-    assert aggressive.models == ("base", "tpl-aggressive")
 
 
 def test_where_a_run_goes_by_default(tpl, asked, elsewhere):
@@ -277,7 +265,7 @@ def test_where_a_run_goes_by_default(tpl, asked, elsewhere):
 
 
 def test_ctrl_c_says_how_to_go_on(tpl, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tensorprojection.studies.run.run", interrupted)
@@ -385,15 +373,15 @@ def test_three_signals_in_a_row_while_workers_train(number, code, elsewhere):
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_output_that_lacks_our_characters(encoding, finished, undrawn, monkeypatch):
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    monkeypatch.setattr(sys, "stdout", stream)
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding=encoding))
     monkeypatch.setattr(sys, "argv", ["tpl", "report", str(finished)])
     with suppress(SystemExit):
         cli.main()
-    stream.flush()
-    text = stream.buffer.getvalue().decode(encoding)
+    sys.stdout.flush()
+    text = shown.getvalue().decode(encoding)
     assert ("32 x 32" if encoding == "ascii" else "32 × 32") in text
-    assert "0.5000-1.0000" in text
+    assert "0.500-1.000" in text
     assert "Table: " in text
 
 
@@ -408,18 +396,18 @@ def test_as_a_module_in_the_encoding_that_python_was_told():
 def test_characters_that_have_no_plain_form():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     make_safe(stream)
-    stream.write("a × b – \u2603 \udcff")
+    stream.write("a × b – ≥ … \u2603 \udcff")
     stream.flush()
-    assert stream.buffer.getvalue() == b"a x b - ? ?"
+    assert stream.buffer.getvalue() == b"a x b - >= ... ? ?"
     kept = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="ignore")  # as somebody chose
     make_safe(kept)
     assert kept.errors == "ignore"
 
 
 def test_networks_that_were_not_trained_make_the_exit_code_1(tpl, monkeypatch):
-    failures = tuple(Failed(Unit(0, model), "diverged") for model in ("base", "tpl1"))
+    failures = tuple(Failed(Job(0, model), "diverged") for model in ("base", "tpl1"))
 
-    def failed(config, folder, jobs, watch, *others):
+    def failed(study, config, folder, *others, **options):
         return Outcome(folder, False, failures)
 
     monkeypatch.setattr("tensorprojection.studies.run.run", failed)
@@ -434,7 +422,7 @@ def finished(tmp_path):
     config = resolve_smoke("oct")
     for trial in range(config.trials):
         for model in config.models:
-            files = UnitFiles.of(tmp_path, trial, model)
+            files = JobFiles.of(tmp_path, trial, model)
             files.lines.parent.mkdir(parents=True, exist_ok=True)
             files.write(
                 [
@@ -459,19 +447,18 @@ def undrawn(monkeypatch):
     """Figures take seconds to draw, and have their own tests."""
     drawn = []
     monkeypatch.setattr(
-        "tensorprojection.studies.report.write.write", lambda *where: drawn.append(where)
+        "tensorprojection.studies.report.charts.write", lambda *where: drawn.append(where)
     )
     return drawn
 
 
-def test_a_finished_run_is_not_trained_again(finished, tpl, undrawn, monkeypatch):
-    monkeypatch.setattr("tensorprojection.studies.run.run_units", lambda *_: pytest.fail("trains"))
+def test_a_finished_run_is_not_trained_again(finished, tpl, undrawn):
     code, out, err = tpl("run", "oct", "--preset", "smoke", "--out", finished)
     assert (code, err) == (0, "")
     assert "is finished: nothing is left to train." in " ".join(out.split())
     assert (finished / "results.parquet").exists()
     assert "TensorProjection 2" in out
-    assert [where for _, where, _ in undrawn] == [finished]
+    assert [where for _, where in undrawn] == [finished / "figures"]
     assert not (finished / ".owner").exists()
 
 
@@ -499,14 +486,15 @@ def test_a_configuration_that_was_damaged(finished, tpl):
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if not line.startswith("trials")))
     code, _, err = tpl("run", "oct", "--preset", "smoke", "--out", finished)
-    assert (code, err) == (2, f"tpl: {path}: trials is missing.\n")
+    assert code == 2
+    assert err.startswith(f"tpl: {path} is not as the run wrote it: its checksum does not fit.")
 
 
 def test_report_writes_where_it_is_told(finished, tpl, undrawn, tmp_path):
     tpl("run", "oct", "--preset", "smoke", "--out", finished)
     code, out, err = tpl("report", finished, "--out", tmp_path / "paper")
     assert (code, err) == (0, "")
-    assert undrawn[-1][1] == tmp_path / "paper"
+    assert undrawn[-1][1] == tmp_path / "paper" / "figures"
     assert str(tmp_path / "paper" / "table.md") in out
 
 

@@ -7,7 +7,6 @@ import statistics
 
 import pytest
 from scipy.stats import t as student
-from small_runs import in_this_process
 
 from tensorprojection.cli import demo
 
@@ -30,7 +29,6 @@ def said(tmp_path, monkeypatch, tpl):
     monkeypatch.setenv("COLUMNS", "80")
     sizes = {"size": 32, "images": 64, "trials": TRIALS, "epochs": 2}
     monkeypatch.setattr(demo, "SETTINGS", {**demo.SETTINGS, **sizes})
-    monkeypatch.setattr("tensorprojection.studies.run.run_units", in_this_process)
     code, out, err = tpl("demo", "--out", tmp_path / "run", "--jobs", "1")
     assert (code, err) == (0, "")
     rows = {
@@ -57,7 +55,7 @@ def test_it_ends_with_a_table_three_lines_and_the_page_all_of_them_from_the_rows
         assert title == known
         for value, metric in zip(values, ("loss", "accuracy", "f1"), strict=True):
             median = statistics.median(row[metric] for row in rows[model])
-            assert float(value) == pytest.approx(median, abs=6e-5)
+            assert float(value) == pytest.approx(median, abs=6e-4)
     assert printed[head + 6] == ""
     # Three lines in words, by the interval that is corrected for trials which share images
     words = printed[head + 7 : -2]
@@ -67,19 +65,18 @@ def test_it_ends_with_a_table_three_lines_and_the_page_all_of_them_from_the_rows
         differences = [own["loss"] - base["loss"] for own, base in pairs]
         mean = statistics.mean(differences)
         reach = student.ppf(0.975, TRIALS - 1) * statistics.stdev(differences)
-        reach *= math.sqrt(1 / TRIALS + 3 / 7)
-        number = r"([+-][\d.e-]+)"
-        found = re.search(f": {number} .*interval {number} to {number};", line)
-        assert [float(v) for v in found.groups()] == pytest.approx(
-            [mean, mean - reach, mean + reach], abs=6e-5
+        reach *= math.sqrt(1 / TRIALS + 20 / 44)  # of 64 images, 20 validate
+        number = r"([+−][\d.e−]+)"
+        found = re.search(f": {number} .*interval {number} to {number}\\)", line)
+        assert [float(v.replace("−", "-")) for v in found.groups()] == pytest.approx(
+            [mean, mean - reach, mean + reach], abs=6e-4
         )
         ahead = sum(d < 0 for d in differences)
-        assert line.endswith(f"; better in {ahead} of {TRIALS} trials.")
-        if abs(mean) <= reach:
-            assert line.startswith(f"{TITLES[model]} and MaxPooling cannot be told apart: ")
-        else:
-            word = "better" if mean < 0 else "worse"
-            assert line.startswith(f"{TITLES[model]} is {word} than MaxPooling: ")
+        assert line.startswith(f"{TITLES[model]}: ")
+        assert f"better in {ahead} of {TRIALS} trials: " in line
+        decided = "better" if mean < 0 else "worse"
+        word = "undecided" if abs(mean) <= reach else decided
+        assert line.endswith(f": {word if TRIALS >= 6 else 'too few trials to decide'}.")
 
     # Once more: nothing is trained, it says so, and ends the same; another demo is not mixed in
     code, again, _ = tpl("demo", "--out", page.parent)

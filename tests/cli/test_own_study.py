@@ -1,6 +1,8 @@
 """A study in a user's own file or module runs with all that the paper's studies have."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -8,15 +10,16 @@ import pytest
 from PIL import Image
 from rich.console import Console
 from small_runs import results
+from torch import nn
 
 from tensorprojection.cli.progress import Watch
-from tensorprojection.studies.code_version import code_version
+from tensorprojection.studies import ImageKind, Study
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.execute.protocol import UnitTrainer
-from tensorprojection.studies.registry import STUDIES, find_study, read_config
+from tensorprojection.studies.execute.base import JobTrainer
+from tensorprojection.studies.registry import STUDIES, find_study, import_study, read_config
 from tensorprojection.studies.run import run
-from tensorprojection.studies.trial.unit import Epoch
+from tensorprojection.studies.trial.job import Epoch
 
 # That the command line is read is what is meant here.
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -42,7 +45,7 @@ def here(task_events=None):
             if sum(isinstance(e, Epoch) for e in said) == task_events:
                 raise KeyboardInterrupt
 
-        trainer = UnitTrainer(task)
+        trainer = JobTrainer(task)
         for unit in units:
             yield trainer(unit, say)
 
@@ -51,7 +54,8 @@ def here(task_events=None):
 
 def carry_out(config, folder, stop_after=None, **options):
     with Watch(Console(quiet=True)) as watch:
-        return run(config, folder, 1, watch, execute=here(stop_after), **options)
+        study = find_study(config.study)
+        return run(study, config, folder, 1, watch, execute=here(stop_after), **options)
 
 
 @pytest.mark.skipif(not EXAMPLE.is_file(), reason="examples come with a clone of the project")
@@ -77,7 +81,7 @@ def test_the_example_runs_from_the_command_line(tmp_path, tpl, monkeypatch):
 @pytest.mark.skipif(not EXAMPLE.is_file(), reason="examples come with a clone of the project")
 def test_a_run_of_the_example_that_is_stopped_goes_on_to_the_bit(tmp_path):
     flags = {"trials": 2, "epochs": 2, "images": 16}
-    config = resolve(find_study(str(EXAMPLE)), None, None, flags)
+    config = resolve(import_study(str(EXAMPLE)), None, None, flags)
     carry_out(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         carry_out(config, tmp_path / "stopped", stop_after=3)
@@ -92,7 +96,7 @@ def test_real_images_of_ones_own(tmp_path, tpl):
         (tmp_path / "images" / name).mkdir(parents=True)
         for k in range(8):
             Image.new("L", (20, 24), level + k).save(tmp_path / "images" / name / f"{k}.png")
-    study = find_study(str(TINY))
+    study = import_study(str(TINY))
     config = resolve(study, None, None, {"data": str(tmp_path / "images"), "images": 16})
     carry_out(config, tmp_path / "run")
     assert results(tmp_path / "run").height == 2
@@ -103,29 +107,28 @@ def test_real_images_of_ones_own(tmp_path, tpl):
 
 def test_a_module_by_name(monkeypatch):
     monkeypatch.syspath_prepend(str(TINY.parent))
-    assert find_study("tiny_study:TINY").reference == "tiny_study:TINY"
+    assert import_study("tiny_study:TINY").reference == "tiny_study:TINY"
     with pytest.raises(StudyError, match="Expected a Study named OTHER in tiny_study:OTHER, got T"):
-        find_study("tiny_study:OTHER")
+        import_study("tiny_study:OTHER")
 
 
 def test_the_studys_file_is_part_of_the_code(tmp_path):
     """A run is not carried on by another version of it in silence, wherever the file lies."""
     file = tmp_path / "mine.py"
     shutil.copy(TINY, file)
-    config = resolve(find_study(str(file)), None, None, {"epochs": 1})
+    config = resolve(import_study(str(file)), None, None, {"epochs": 1})
     carry_out(config, tmp_path / "run")
     moved = tmp_path / "elsewhere" / "mine.py"
     moved.parent.mkdir()
     shutil.copy(TINY, moved)
-    again = resolve(find_study(str(moved)), None, None, {"epochs": 2})
+    again = resolve(import_study(str(moved)), None, None, {"epochs": 2})
     carry_out(again, tmp_path / "run")
     assert results(tmp_path / "run").height == 2
     changed = tmp_path / "changed" / "mine.py"
     changed.parent.mkdir()
     changed.write_text(TINY.read_text() + "\n# another version\n")
-    other = resolve(find_study(str(changed)), None, None, {"epochs": 3})
-    assert code_version(other.study) != code_version(again.study)
-    with pytest.raises(StudyError, match="trained with other code"):
+    other = resolve(import_study(str(changed)), None, None, {"epochs": 3})
+    with pytest.raises(StudyError, match=r"was begun with .*, study .* but here is"):
         carry_out(other, tmp_path / "run")
 
 
@@ -144,10 +147,11 @@ WRONG = [
     ("nowhere.py", None, "Expected a file with a Study at .*nowhere.py, got none"),
     ("a.py", "import os\n1 / 0\n", "Could not import .*a.py: ZeroDivisionError in line 2"),
     ("a.py", "x = (\n", "Could not import .*a.py: SyntaxError"),
+    ("a.py", "raise SystemExit(0)\n", "Could not import .*a.py: SystemExit in line 1: 0"),
     ("a.py", "x = 3\n", "Expected one Study in .*a.py, got none"),
     ("a.py:MINE", "x = 3\n", "Expected a Study named MINE in .*a.py:MINE, got none"),
     ("no.such:THING", None, "Could not import no.such:THING: ModuleNotFoundError"),
-    ("mnist", None, "Expected a study of oct, chest, kvasir, a .py file .* got 'mnist'"),
+    ("mnist", None, "Expected a study of oct, chest, kvasir, images, a .py file .* got 'mnist'"),
 ]
 
 
@@ -163,7 +167,73 @@ def test_what_is_wrong_with_a_study_is_told_in_one_line(
     assert err.startswith("tpl: ")
     assert err.count("\n") == 1
     with pytest.raises(StudyError, match=message):
-        find_study(reference)
+        import_study(reference)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b", ".x", "", "x" * 101, "a\nb", "a b"])
+def test_names_that_are_not_names_of_files_are_refused(name):
+    images = ImageKind("mine", ("a", "b"))
+    with pytest.raises(StudyError, match="Expected names of studies and models of"):
+        Study("mine", "Mine", images, {"base": "a", name: "b"}, lambda *_: nn.Identity(), {})
+    with pytest.raises(StudyError, match="Expected names of studies and models of"):
+        Study(name, "Mine", images, {"base": "a"}, lambda *_: nn.Identity(), {})
+
+
+COMMANDS = [
+    ("report", "DIR"),
+    ("watch", "DIR", "--once"),
+    ("predict", "DIR", "x.png", "--model", "base"),
+    ("evaluate", "DIR", "--data", "x.npz"),
+    ("export", "DIR", "--model", "base", "--to", "x.onnx"),
+]
+
+
+NETWORKS = [
+    ("None", "Expected a torch module as base, got None"),
+    ("nn.Flatten()", "base has no parameters, so there is nothing to train"),
+    ("nn.Linear(config.size, 3)", "Expected base to give shape (2, 2) for two images, got (2, 1, "),
+    ("nn.Linear(5, 2)", "base fails for images of shape (2, 1, 16, 16): RuntimeError: mat1"),
+]
+
+
+@pytest.mark.parametrize(("network", "says"), NETWORKS, ids=lambda part: str(part)[:16])
+def test_a_network_that_cannot_be_trained_is_told_before_anything_is(network, says, tmp_path, tpl):
+    text = TINY.read_text().replace("    width =", f"    return {network}\n    width =")
+    (tmp_path / "mine.py").write_text(text)
+    code, out, err = tpl("run", tmp_path / "mine.py", "--out", tmp_path / "run")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"tpl: {says}")
+    assert not (tmp_path / "run").exists()
+
+
+ONE_BY_ONE = """
+import sys
+from tensorprojection.cli.main import main
+for arguments in {commands!r}:
+    sys.argv = ["tpl", *arguments]
+    try:
+        main()
+    except SystemExit:
+        pass
+"""
+
+
+def test_code_that_a_runs_folder_names_is_not_run(tmp_path):
+    """A folder that somebody hands over is data: its settings may name any file."""
+    file, folder, ran = tmp_path / "mine.py", tmp_path / "run", tmp_path / "ran"
+    shutil.copy(TINY, file)
+    carry_out(resolve(import_study(str(file)), None, None, {"epochs": 1}), folder)
+    file.write_text(f"open({str(ran)!r}, 'w')\n{TINY.read_text()}")
+
+    def call(commands):
+        named = [[part.replace("DIR", str(folder)) for part in command] for command in commands]
+        arguments = [sys.executable, "-c", ONE_BY_ONE.format(commands=named)]
+        done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+        assert "Traceback" not in done.stderr
+        assert "run only if you name its file. Add --study FILE" in done.stderr
+
+    call(COMMANDS)
+    assert not ran.exists()
 
 
 def test_the_papers_studies_are_found_by_name():

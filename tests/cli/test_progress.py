@@ -10,14 +10,13 @@ from rich.console import Console
 from tensorprojection.cli import progress
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig
-from tensorprojection.studies.execute.protocol import Done, Failed, Restarted
 from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import PRESETS
-from tensorprojection.studies.trial.unit import Epoch, Notice, Step, Unit
+from tensorprojection.studies.trial.job import Done, Epoch, Failed, Job, Notice, Restarted, Step
 
 CONFIG = RunConfig(study="oct", **PRESETS["smoke"] | {"epochs": 4})
 PREPARED = RunInputs({}, "oct phantoms, seed 0: 64 of 32 × 32 [images-0123]")
-ONE, TWO = Unit(0, "base"), Unit(0, "tpl1")
+ONE, TWO = Job(0, "base"), Job(0, "tpl1")
 
 
 def row(epoch):
@@ -106,7 +105,7 @@ def test_lines_are_not_broken_however_long(plain):
         watch.begin(CONFIG, RunInputs({}, "a folder " * 40, ("x",) * 7), 1, {ONE: 0})
     assert plain.lines() == [
         "Images: " + "a folder " * 40,
-        "Left out as unreadable: 7 files, see record.json",
+        "Left out as unreadable: 7 files, see record.jsonl",
     ]
 
 
@@ -170,10 +169,10 @@ def test_bars_show_throughput_time_left_epoch_and_metrics(terminal, clock):
 def test_the_time_left_is_readable_at_any_width(width, clock):
     """Also beside the longest of names and numbers."""
     seen = Seen(terminal=True, width=width)
-    long = Unit(99, "tpl-aggressive")
+    long = Job(99, "tpl-aggressive")
     with seen.watch as watch:
         watch.begin(
-            CONFIG, PREPARED, 100, dict.fromkeys([long, *(Unit(k, "x") for k in range(99))], 0)
+            CONFIG, PREPARED, 100, dict.fromkeys([long, *(Job(k, "x") for k in range(99))], 0)
         )
         for step in range(11):
             clock[0] = 100.0 + 60 * step
@@ -237,7 +236,7 @@ def test_the_bar_of_all_is_full_when_all_is_done(terminal):
         [Failed(ONE, "why"), Failed(TWO, "why")],
         [Restarted(ONE, "signal 9"), Epoch(ONE, row(3)), Restarted(ONE, "signal 9")],
         [Done(ONE), Step(ONE, 1, 16, 0.1), Epoch(ONE, row(1))],
-        [Step(Unit(7, "other"), 9, 0, 0.0), Epoch(TWO, {"epoch": 1})],
+        [Step(Job(7, "other"), 9, 0, 0.0), Epoch(TWO, {"epoch": 1})],
         [Epoch(ONE, row(4)), Done(ONE), Done(ONE)],
     ],
     ids=range(7),

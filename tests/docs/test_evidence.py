@@ -48,6 +48,19 @@ def test_results_are_whole_and_of_no_machine(folder):
     assert rows.null_count().sum_horizontal().item() == 0
 
 
+def test_only_the_rule_of_the_report_gives_verdicts(evidence):
+    """The text around the tables gives none, so that it cannot contradict ``tpl report``."""
+    text = (ROOT / "docs" / "results.md").read_text("utf-8")
+    [table] = [m["table"] for m in evidence.PLACE.finditer(text) if m["name"] == "claims"]
+    for name in ("oct", "chest-quarter", "kvasir"):
+        for verdict in evidence.verdicts(evidence.run_of(name)):
+            line = f"| {verdict.claim.text} | {verdict.evidence} | {verdict.word} |"
+            assert (line in table) == verdict.tested
+    rule = re.search(r"A claim is supported if .*?\n\n", text, re.S)[0]
+    outside = text.replace(table, "").replace(rule, "")
+    assert "supported" not in outside
+
+
 def test_a_difference_by_hand(evidence):
     """From the rows themselves: pairs by trial, medians, and who is better."""
     run = evidence.run_of("oct")

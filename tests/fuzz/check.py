@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from implementations import implementation
 from torch import Tensor
-
-from tensorprojection.engine.dispatch import use
-from tensorprojection.engine.torch_engine import TORCH
 
 from . import cases, oracle
 from .cases import Case
@@ -30,7 +28,7 @@ SAFETY = 8.0
 def complaints(case: Case) -> list[str]:
     """What is wrong with this case, a line each."""
     names: dict[str, Any] = {}
-    with _as_it_was(), _kernels(case.kernels):
+    with _as_it_was(), implementation("kernels" if case.kernels else "torch"):
         try:
             exec(compile(cases.setup(case), "setup", "exec"), names)
             given = {"x": names["x"], **{n: getattr(names["layer"], n) for n in case.leaves}}
@@ -172,13 +170,3 @@ def _as_it_was() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
-
-
-@contextmanager
-def _kernels(on: bool) -> Iterator[None]:
-    """The compiled kernels, or torch's own operations in their place."""
-    if on:
-        yield
-        return
-    with use(TORCH):
-        yield

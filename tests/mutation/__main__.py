@@ -25,12 +25,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # The modules, and the tests that are theirs.
 TARGETS = {
-    "tensorprojection.algebra.polar": ("algebra/test_polar.py",),
-    "tensorprojection.algebra.multilinear": (
-        "algebra/test_multilinear_ways.py",
-        "algebra/test_multilinear.py",
+    "tensorprojection.ops.polar": (
+        "ops/test_polar.py",
+        "ops/test_matmul_only.py",
+        "ops/test_third_derivatives.py",
     ),
-    "tensorprojection.engine.plan": ("engine/test_plan_costs.py", "engine/test_plan.py"),
+    "tensorprojection.ops.multilinear": (
+        "ops/test_multilinear_plain.py",
+        "ops/test_multilinear.py",
+    ),
+    "tensorprojection.ops.plan": ("ops/test_plan_costs.py", "ops/test_plan.py"),
     "tensorprojection.studies.trial.seeds": (
         "studies/trial/test_seeds.py",
         "studies/trial/test_sides.py",

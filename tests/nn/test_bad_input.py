@@ -1,16 +1,13 @@
 """Bad input: one clear error of the library's own class, which says the rule and what came in."""
 
-import shutil
-
 import pytest
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 from torch.testing import assert_close
 
-import tensorprojection as tp
 from tensorprojection import (
-    DivergedError,
     LazyTensorProjection,
+    ProjectionDeviceError,
     ProjectionError,
     ProjectionTypeError,
     ProjectionValueError,
@@ -41,8 +38,8 @@ def meta(*shape):
 def test_the_errors_are_python_errors_too():
     assert issubclass(ProjectionValueError, ValueError)
     assert issubclass(ProjectionTypeError, TypeError)
-    assert issubclass(DivergedError, ArithmeticError)
-    for error in (ProjectionValueError, ProjectionTypeError, DivergedError):
+    assert issubclass(ProjectionDeviceError, RuntimeError)
+    for error in (ProjectionValueError, ProjectionTypeError, ProjectionDeviceError):
         assert issubclass(error, ProjectionError)
 
 
@@ -124,7 +121,7 @@ def test_an_eps_whose_square_cannot_be_added(eps):
 )
 def test_an_option_that_does_not_exist(kind):
     shapes = ((3,),) if kind is LazyTensorProjection else ((5,), (5,))
-    with pytest.raises(ProjectionTypeError, match=rf"^{kind.__name__} has no option 'epsilon'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epsilon'"):
         kind(*shapes, epsilon=1e-3)
 
 
@@ -139,7 +136,7 @@ def test_an_option_that_does_not_exist(kind):
             r"eps to be one value or one per mode \(2\).*3",
         ),
         ({"eps_mode": "scaled"}, ProjectionValueError, "'absolute' or 'relative', got 'scaled'"),
-        ({"init": "zeros"}, ProjectionValueError, "'block', 'blur', 'dct', got 'zeros'"),
+        ({"init": "zeros"}, ProjectionValueError, "'dct', or a function of a tensor, got 'zeros'"),
         ({"init": ["normal"]}, ProjectionValueError, r"init to be one value or one per mode \(2\)"),
         ({"dtype": torch.int32}, ProjectionTypeError, "floating-point dtype, got torch.int32"),
         ({"dtype": torch.complex64}, ProjectionTypeError, "got torch.complex64"),
@@ -203,13 +200,13 @@ def test_an_input_that_is_no_tensor(down, x, kind):
 
 def test_an_input_on_another_device(down):
     with pytest.raises(
-        ProjectionTypeError, match=r"one device, got the input on meta and .1 on cpu"
+        ProjectionDeviceError, match=r"one device, got the input on meta and .1 on cpu"
     ):
         down(meta(8, 6, 5, 4))
 
 
 def test_a_layer_on_another_device(down):
-    with pytest.raises(ProjectionTypeError, match=r"got the input on cpu and .1 on meta"):
+    with pytest.raises(ProjectionDeviceError, match=r"got the input on cpu and .1 on meta"):
         down.to("meta")(torch.ones(8, 6, 5, 4))
 
 
@@ -222,7 +219,6 @@ def test_a_layer_on_another_device(down):
         (lambda: polar(torch.ones(3, 5)), ValueError, r"1 <= q <= p, got \(3, 5\)"),
         (lambda: polar(torch.ones(5)), ValueError, r"shape \(..., p, q\).*got \(5,\)"),
         (lambda: polar(torch.ones(5, 0)), ValueError, r"1 <= q <= p, got \(5, 0\)"),
-        (lambda: polar(torch.ones(3, 5), name="W7"), ValueError, "Expected W7"),
         (lambda: polar(ints(5, 3)), TypeError, "W to be a real floating-point tensor, got .*int64"),
         (lambda: polar([[1.0]]), TypeError, "W to be a torch.Tensor, got list"),
         (lambda: polar(torch.ones(5, 3), "1"), TypeError, "eps to be a number, got str"),
@@ -252,8 +248,8 @@ def x64(*shape):
         (project, (x64(8, 6), [ints(6, 3)]), TypeError, "U1 to be .* got torch.int64"),
         (project, ([1.0], [x64(6, 3)]), TypeError, "the input to be a torch.Tensor, got list"),
         (project, (x64(8, 6), [[[1.0]]]), TypeError, "U1 to be a torch.Tensor, got list"),
-        (project, (meta(8, 6), [x64(6, 3)]), TypeError, "input on meta and U1 on cpu"),
-        (back_project, (x64(8, 3), [meta(6, 3)]), TypeError, "input on cpu and U1 on meta"),
+        (project, (meta(8, 6), [x64(6, 3)]), RuntimeError, "input on meta and U1 on cpu"),
+        (back_project, (x64(8, 3), [meta(6, 3)]), RuntimeError, "input on cpu and U1 on meta"),
     ],
 )
 def test_project(function, args, error, message):
@@ -280,7 +276,11 @@ def test_project(function, args, error, message):
         ),
         (lambda: mode_product(x64(6, 5), x64(6), 1), ValueError, r"got \(6,\)"),
         (lambda: mode_product(x64(6, 5), x64(3, 6), 0), ValueError, "mode from 1 to 2, got 0"),
-        (lambda: mode_product(x64(6, 5), meta(3, 6).double(), 1), TypeError, "cpu.*meta|meta.*cpu"),
+        (
+            lambda: mode_product(x64(6, 5), meta(3, 6).double(), 1),
+            RuntimeError,
+            "cpu.*meta|meta.*cpu",
+        ),
         (lambda: mode_product(x64(6, 5), ints(3, 6), 1), TypeError, "int64"),
         (lambda: vec([1.0]), TypeError, "torch.Tensor, got list"),
         (lambda: unfold([1.0], 1), TypeError, "torch.Tensor, got list"),
@@ -323,111 +323,76 @@ def diverged(request):
     return layer
 
 
-SAYS = "W3 contains NaN or infinity: the training has most likely diverged"
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_W_that_diverged_is_named(diverged, training):
-    x = torch.randn(8, 6, 5, 4)
-    with pytest.raises(DivergedError, match=SAYS):
-        diverged.train(training)(x)
-    with torch.no_grad(), pytest.raises(DivergedError, match=SAYS):
-        diverged(x)
-
-
-@pytest.mark.parametrize("name", ["W1", "W2", "W3"])
-@pytest.mark.parametrize("training", [True, False])
-def test_the_right_one_of_like_parameters_is_named(name, training):
-    layer = TensorProjection((6, 6, 6), (3, 3, 3)).train(training)
-    getattr(layer, name).data[0, 0] = NAN
-    with torch.no_grad(), pytest.raises(DivergedError, match=f"^{name} contains NaN"):
-        layer(torch.randn(8, 6, 6, 6))
-
-
-@pytest.mark.parametrize("method", ["projections", "orthogonality_error", "freeze"])
-def test_W_that_diverged_is_named_by_other_methods(diverged, method):
-    with pytest.raises(DivergedError, match=SAYS):
-        getattr(diverged, method)()
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("eps_mode", ["absolute", "relative"])
-def test_W_that_diverged_in_any_type(dtype, eps_mode):
-    layer = TensorProjection((6, 4), (3, 2), dtype=dtype, eps_mode=eps_mode)
-    layer.W2.data.fill_(NAN)
-    with pytest.raises(DivergedError, match="W2 contains NaN or infinity"):
-        layer(torch.randn(8, 6, 4).to(dtype))
-
-
-def test_W_that_diverges_while_U_is_kept(diverged):
+def test_a_diverged_W_gives_nan_and_recovers(diverged):
     layer = TensorProjection((6, 5, 4), (3, None, 2)).eval()
     x = torch.randn(8, 6, 5, 4)
     with torch.no_grad():
         layer(x)
         layer.W3.data.copy_(diverged.W3)
-        with pytest.raises(DivergedError, match=SAYS):
-            layer(x)
+        assert layer(x).isnan().all()
+        assert layer.freeze()(x).isnan().all()
+        assert layer.orthogonality_error().isnan()
         layer.reset_parameters()
         assert layer(x).isfinite().all()
 
 
-def test_W_that_diverged_in_an_ensemble(diverged):
+def test_a_diverged_W_of_an_ensemble_leaves_the_others_alone(diverged):
     layers = [TensorProjection((6, 5, 4), (3, None, 2)), diverged]
     parameters, _ = stack_module_state(layers)
     x = torch.randn(6, 5, 4)
-    with pytest.raises(DivergedError, match=SAYS):
-        vmap(lambda p: functional_call(layers[0], p, (x,)))(parameters)
+    z = vmap(lambda p: functional_call(layers[0], p, (x,)))(parameters)
+    assert_close(z[0], layers[0](x))
+    assert z[1].isnan().all()
 
 
 # Dynamo instantiates autograd.Function for every model that has one, and inductor imports modules
 # built by torch.jit; torch then warns of its own doing.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings(r"ignore:`torch\.jit\.script:DeprecationWarning")
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "aot_eager",
-        pytest.param(
-            "inductor",
-            marks=pytest.mark.skipif(
-                shutil.which("g++") is None and shutil.which("clang++") is None,
-                reason="inductor needs a C++ compiler",
-            ),
-        ),
-    ],
-)
-def test_W_that_diverged_in_a_compiled_layer(backend):
+def test_a_diverged_W_in_a_compiled_layer():
     torch._dynamo.reset()
     layer = TensorProjection((6, 5, 4), (3, None, 2))
-    compiled = torch.compile(layer, fullgraph=True, backend=backend)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     x = torch.randn(8, 6, 5, 4)
     with torch.no_grad():
         assert_close(compiled(x), layer(x))
         layer.W3[1, 0] = NAN
-        with pytest.raises(DivergedError, match=SAYS):
-            compiled(x)
+        assert compiled(x).isnan().all()
 
 
-def test_W_whose_square_overflows():
-    with pytest.raises(DivergedError, match="W is too large for its square to be represented"):
-        polar(torch.full((5, 3), 1e200, dtype=torch.float64))
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("eps_mode", "Relative", "'absolute' or 'relative', got 'Relative'"),
+        ("eps", 0.0, "eps > 0, got 0"),
+        ("eps", (1e-3, -1.0), "eps > 0, got -1"),
+        ("eps", (1e-3, 1e-3, 1e-3), "one per mode"),
+    ],
+)
+def test_options_are_checked_when_they_are_assigned(training, name, value, message):
+    layer = TensorProjection((6, 4), (3, 2)).train(training)
+    x = torch.randn(6, 4)
+    z = layer(x)
+    with pytest.raises(ProjectionValueError, match=message):
+        setattr(layer, name, value)
+    assert torch.equal(layer(x), z)
 
 
-def test_zero_W_has_no_scale_for_a_relative_eps():
-    layer = TensorProjection((6, 4), (3, 2), eps_mode="relative")
-    layer.W2.data.zero_()
-    with pytest.raises(DivergedError, match="W2 is all zeros"):
-        layer(torch.randn(6, 4))
+@pytest.mark.parametrize("training", [True, False])
+def test_another_eps_takes_effect(training):
+    layer = TensorProjection((6, 4), (3, 2)).train(training)
+    x = torch.randn(6, 4)
+    with torch.no_grad():
+        layer(x)
+        layer.eps = 1.0
+        assert layer.eps == (1.0, 1.0)
+        expected = TensorProjection((6, 4), (3, 2), eps=1.0)
+        expected.load_state_dict(layer.state_dict())
+        assert_close(layer(x), expected(x))
 
 
 def test_zero_W_gives_zero_with_an_absolute_eps():
     layer = TensorProjection((6, 4), (3, 2))
     layer.W2.data.zero_()
     assert torch.equal(layer(torch.randn(6, 4)), torch.zeros(3, 2))
-
-
-def test_functional_polar_names_the_matrix_it_is_given():
-    W = torch.full((2, 5, 3), 1.0)
-    W[1, 0, 0] = NAN
-    with pytest.raises(DivergedError, match="encoder contains NaN"):
-        tp.functional.polar(W, name="encoder")

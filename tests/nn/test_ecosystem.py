@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprojection import LazyTensorProjection, TensorProjection, TransposeTensorProjection
-from tensorprojection.engine import torch_private
 from tensorprojection.functional import back_project, fold, mode_product, project, unfold, vec
 
 IN, OUT = (8, 6, 5), (4, 6, 2)
@@ -272,8 +271,6 @@ def export(layer, strict):
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_exported_graph_holds_U_as_a_constant(layer, strict, reference):
-    if strict and not torch_private.KNOWS_PARAMETERS:
-        pytest.skip("before torch 2.13 a strict export computes U in the graph")
     program = export(layer.eval(), strict)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     targets = [str(node.target) for node in calls]

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn.functional import conv2d, mse_loss, unfold
 from torch.testing import assert_close
 
-from tensorprojection import HOPE, ProjectionTypeError, ProjectionValueError, penalties
+from tensorprojection import ProjectionTypeError, ProjectionValueError, penalties
+from tensorprojection.nn.hope import HOPE
 
 
 def unit(U):
@@ -233,7 +234,7 @@ def test_an_input_of_another_shape():
         layer(torch.randn(5, 6, 8, 3))
     with pytest.raises(ProjectionTypeError, match="floating-point"):
         layer(torch.ones(5, 3, 6, 8, dtype=torch.int64))
-    with pytest.raises(ProjectionTypeError, match="one device"):
+    with pytest.raises(RuntimeError, match="one device"):
         layer(torch.empty(5, 3, 6, 8, device="meta"))
 
 

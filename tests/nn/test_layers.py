@@ -1,17 +1,15 @@
 """The two layers as their users see them: shapes, parameters, starts, pairs and inspection."""
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
+from implementations import implementation
 from torch import nn
 from torch.testing import assert_close
 
 import tensorprojection as tp
 from tensorprojection import TensorProjection, TransposeTensorProjection
-from tensorprojection.engine import dispatch
-from tensorprojection.engine.torch_engine import TORCH
 
 IN = (7, 6, 5, 4, 3)
 OUT = (4, None, 2, 4, 1)
@@ -314,8 +312,8 @@ def test_a_tied_pair_stays_tied(down):
     [
         (
             TensorProjection((32, 12, 12), (None, 6, 6)),
-            "TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, init='normal', "
-            "144 parameters)",
+            "TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, "
+            "init=('normal', 'block', 'block'), init_scale=(1.0, 3.0, 3.0), 144 parameters)",
         ),
         (
             TensorProjection((1024, 5), (64, 5), eps=[0.1, 0.2], init="orthogonal"),
@@ -472,12 +470,21 @@ def test_captured_energy_of_zeros_is_all_of_it():
     assert 0 < energy[1] < 1
 
 
+def test_a_sample_of_zeros_leaves_the_gradient_of_captured_energy_finite():
+    layer = TensorProjection((4, 3), (2, 2))
+    x = torch.stack([torch.zeros(4, 3), torch.randn(4, 3)])
+    layer.captured_energy(x).sum().backward()
+    with_zeros, layer.W1.grad = layer.W1.grad, None
+    layer.captured_energy(x[1:]).sum().backward()
+    torch.testing.assert_close(with_zeros, layer.W1.grad)
+
+
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_channels_beside_the_layers_modes_keep_their_place_in_memory(training, kernels, reference):
     layer = TensorProjection((12, 10), (6, 5)).train(training)
     x = torch.randn(3, 7, 12, 10).to(memory_format=torch.channels_last).requires_grad_()
-    with nullcontext() if kernels else dispatch.use(TORCH):
+    with implementation("kernels" if kernels else "torch"):
         z = layer(x)
         (dx,) = torch.autograd.grad(z.sum(), x)
     assert z.is_contiguous(memory_format=torch.channels_last)

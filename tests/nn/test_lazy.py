@@ -242,12 +242,6 @@ def test_bad_target(out_shape):
         LazyTensorProjection(out_shape)
 
 
-@pytest.mark.parametrize("use", ["transpose", "freeze", "projections", "orthogonality_error"])
-def test_what_needs_shapes_says_so_before_the_first_call(use):
-    with pytest.raises((ValueError, RuntimeError), match=r"uninitialized|first (input|call)"):
-        getattr(LazyTensorProjection((4, 3)), use)()
-
-
 # Training and copies
 
 
@@ -292,7 +286,7 @@ def test_copies_before_and_after_the_first_call(how):
 )
 def test_what_a_lazy_layer_cannot_tell_before_its_first_call(ask):
     layer = LazyTensorProjection((4, None))
-    with pytest.raises(ProjectionValueError, match="as a lazy one does after its first call"):
+    with pytest.raises(ProjectionValueError, match=rf"no shapes yet.*\.{ask}\(\)"):
         getattr(layer, ask)()
     layer(torch.randn(8, 7, 6))
     getattr(layer, ask)()

@@ -1,10 +1,10 @@
 """What reads images, for tests: by the study's name, and with all of the paper's to guess from."""
 
+from tensorprojection.cli import summary
 from tensorprojection.studies.data import check as checking
-from tensorprojection.studies.data import folders, kaggle, npz, sources
-from tensorprojection.studies.data.kinds import ImageKind
+from tensorprojection.studies.data import folders, sources
+from tensorprojection.studies.data.images import ImageKind
 from tensorprojection.studies.registry import KINDS, find_study
-from tensorprojection.studies.report import summary
 
 
 def kind_of(study: str) -> ImageKind:
@@ -25,18 +25,6 @@ def check(path, study=None, **options):
 
 def open_images(study, *arguments, **options):
     return sources.open_images(kind_of(study), *arguments, **options)
-
-
-def store_npz(path, folder, study, *arguments, **options):
-    return npz.store_npz(path, folder, kind_of(study), *arguments, **options)
-
-
-def facts(file, study=None):
-    return npz.facts(file, KINDS if study is None else [kind_of(study)])
-
-
-def get(study, *arguments):
-    return kaggle.get(kind_of(study), *arguments)
 
 
 def tables(study, **settings):

@@ -8,10 +8,11 @@ from rich.console import Console
 
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.execute.protocol import Event, Executor, Task, UnitTrainer
-from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.execute.base import Executor, JobTrainer, Task
+from tensorprojection.studies.execute.local import run_jobs
+from tensorprojection.studies.registry import STUDIES, find_study
 from tensorprojection.studies.run import Outcome, run
-from tensorprojection.studies.trial.unit import GatheredSteps, Unit
+from tensorprojection.studies.trial.job import Event, Job, MergedSteps
 
 
 def smoke(study: str, **flags) -> RunConfig:
@@ -20,25 +21,26 @@ def smoke(study: str, **flags) -> RunConfig:
 
 
 def carry_out(
-    config: RunConfig, folder: Path, jobs: int = 2, execute: Executor | None = None
+    config: RunConfig, folder: Path, jobs: int = 2, execute: Executor = run_jobs, **options
 ) -> Outcome:
-    """Run it; by default by processes, as ``tpl run`` does."""
+    """Run it; by default in processes, as ``tpl run`` does."""
     with Watch(Console(quiet=True)) as watch:
-        return run(config, folder, jobs, watch, execute=execute)
+        study = find_study(config.study)
+        return run(study, config, folder, jobs, watch, execute=execute, **options)
 
 
-def carry_out_here(config: RunConfig, folder: Path, jobs: int = 2) -> Outcome:
+def carry_out_here(config: RunConfig, folder: Path, jobs: int = 2, **options) -> Outcome:
     """Run it without processes, each of which would import torch anew."""
-    return carry_out(config, folder, jobs, in_this_process)
+    return carry_out(config, folder, jobs, in_this_process, **options)
 
 
-def in_this_process(units: Sequence[Unit], jobs: int, task: Task) -> Iterator[Event]:
-    """An executor: one unit after the other, here."""
-    trainer = UnitTrainer(task)
-    for unit in units:
-        said: list[Event] = []
-        ended = trainer(unit, GatheredSteps(said.append))
-        yield from said
+def in_this_process(jobs: Sequence[Job], count: int, task: Task) -> Iterator[Event]:
+    """An executor: one job after the other, here."""
+    trainer = JobTrainer(task)
+    for job in jobs:
+        emitted: list[Event] = []
+        ended = trainer(job, MergedSteps(emitted.append))
+        yield from emitted
         yield ended
 
 

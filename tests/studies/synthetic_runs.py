@@ -7,13 +7,12 @@ import numpy as np
 
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.registry import STUDIES, config_of
-from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.results import JobFiles
 from tensorprojection.studies.samples import write_samples
 
 METRICS = {
-    "oct": ["train_loss", "loss", "accuracy", "f1"],
-    "chest": ["train_loss", "loss", "accuracy", "f1"],
-    "kvasir": ["train_loss", "loss", "dice", "iou"],
+    name: ["train_loss", *(metric.name for metric in study.measured)]
+    for name, study in STUDIES.items()
 }
 
 
@@ -26,6 +25,7 @@ def synthetic_run(
     observed=True,
     class_names=("NORMAL", "CNV", "DME", "DRUSEN"),
     name_of="image",
+    channels_of_U=(96, 8),
     **settings,
 ) -> Path:
     """A run's folder; ``observed`` False for one of an older version."""
@@ -36,18 +36,18 @@ def synthetic_run(
     (folder / "config.toml").write_bytes(config_of(config).as_toml())
     for trial in range(trials):
         for model in models:
-            files = UnitFiles.of(folder, trial, model)
+            files = JobFiles.of(folder, trial, model)
             files.lines.parent.mkdir(parents=True, exist_ok=True)
             files.write(
                 [
                     {"epoch": epoch}
                     | {metric: float(rng.uniform(0.1, 0.9)) for metric in METRICS[study]}
-                    | {"seconds": 1.5, "code": "1"}
+                    | {"seconds": 1.5, "train_images": 700, "validation_images": 300, "code": "1"}
                     for epoch in range(1, epochs + 1)
                 ]
             )
             if observed:
-                _observe(files.observed, rng, study, model, epochs)
+                _observe(files.observed, rng, study, model, epochs, channels_of_U)
     if observed:
         gray = rng.integers(0, 256, (40, 128, 128), dtype=np.uint8)
         names = np.array([f"{name_of}-{k}.png" for k in range(40)])
@@ -61,7 +61,7 @@ def synthetic_run(
     return folder
 
 
-def _observe(file: Path, rng, study: str, model: str, epochs: int) -> None:
+def _observe(file: Path, rng, study: str, model: str, epochs: int, channels) -> None:
     arrays = {"epochs": np.arange(1, epochs + 1)}
     if study == "kvasir":
         arrays |= {
@@ -75,14 +75,14 @@ def _observe(file: Path, rng, study: str, model: str, epochs: int) -> None:
     if model != "base":
         arrays["orthogonality/pool4"] = rng.uniform(1e-6, 1e-4, epochs)
         arrays["energy/pool4"] = rng.uniform(0, 1, epochs)
-        for mode, shape in ((1, (1280, 64)), (2, (12, 6)), (3, (12, 6))):
+        for mode, shape in ((1, channels), (2, (12, 6)), (3, (12, 6))):
             for kind in ("start", "U"):
                 arrays[f"{kind}/pool4/{mode}"] = _orthonormal(rng, shape)
             if mode > 1:
                 path = np.stack([_orthonormal(rng, shape) for _ in range(epochs)])
                 arrays[f"by_epoch/pool4/{mode}"] = path
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
+    np.savez(buffer, **arrays)
     file.write_bytes(buffer.getvalue())
 
 

@@ -70,6 +70,9 @@ COMMON = {
     "threads": 1,
     "device": "cpu",
     "precision": "32-true",
+    "optimizer": "adam",
+    "weight_decay": 0.0,
+    "schedule": "constant",
 }
 
 
@@ -213,7 +216,9 @@ FILES = [
     ("epoch = 3", "epoch is not a setting of the oct study."),
     ('epochs = "x"', "epochs: input should be a valid integer, got 'x'."),
     ('trials = "3"', "trials: input should be a valid integer, got '3'."),
-    ("[run]\nepochs = 3", "run is not a setting of the oct study."),
+    ("[run]\nepochs = 3", ".*settings.toml is not as the run wrote it: .*"),
+    ("[other]\nepochs = 3", "other is not a setting of the oct study."),
+    ("weight_decay = 0.1", "Weight_decay needs optimizer adamw."),
     ('study = "chest"', "Expected a configuration of the oct study in .*settings.toml."),
     ('preset = "huge"', "Expected a preset of paper, small, smoke, got 'huge'."),
     ("preset = [1]", r"Expected a preset of paper, small, smoke, got \[1\]."),

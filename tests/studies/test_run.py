@@ -1,36 +1,39 @@
 """Whole runs: what they leave on disk, and that nothing but the settings decides it."""
 
-import json
 import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 import polars as pl
 import pytest
-from filelock import FileLock
+import torch
 from rich.console import Console
 from small_runs import carry_out, carry_out_here, in_this_process, results, smoke
 
+import tensorprojection
 from tensorprojection.cli.progress import Watch
-from tensorprojection.studies import limits
-from tensorprojection.studies.code_version import code_version, digest
+from tensorprojection.cli.watch import look
+from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import read_toml
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.execute import local
-from tensorprojection.studies.execute.local import run_units
+from tensorprojection.studies.execute.local import run_jobs
 from tensorprojection.studies.processes import start_process
+from tensorprojection.studies.record import read_starts
 from tensorprojection.studies.registry import STUDIES, read_config
-from tensorprojection.studies.report.curves import read
-from tensorprojection.studies.report.figures import caption
-from tensorprojection.studies.report.table import as_markdown
-from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.report.charts import caption
+from tensorprojection.studies.report.run import read_run
+from tensorprojection.studies.report.tables import as_markdown
+from tensorprojection.studies.results import NOT_METRICS, JobFiles, read_table, write_results
 from tensorprojection.studies.run import run
-from tensorprojection.studies.trial.unit import Epoch
+from tensorprojection.studies.trial.job import Done, Epoch
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,10 @@ def by_a_process(tmp_path_factory):
     return folder
 
 
-METRICS = {"oct": ["loss", "accuracy", "f1"], "kvasir": ["loss", "dice", "iou"]}
+METRICS = {
+    "oct": ["loss", "accuracy", "f1", "sensitivity", "specificity", "auc"],
+    "kvasir": ["loss", "dice", "iou", "sensitivity", "specificity"],
+}
 
 
 @pytest.mark.parametrize("study", ["oct", "chest", "kvasir"])
@@ -61,7 +67,7 @@ def test_what_a_run_leaves(study, finished, tmp_path):
     carry_out_here(config, folder)
     found = pl.read_parquet(folder / "results.parquet")
     metrics = METRICS.get(study, METRICS["oct"])
-    columns = ["study", "model", "trial", "epoch", "train_loss", *metrics, "seconds", "code"]
+    columns = ["study", "model", "trial", "epoch", "train_loss", *metrics, *NOT_METRICS]
     assert found.columns == columns
     keys = found.select("study", "model", "trial", "epoch").rows()
     assert keys == [
@@ -72,9 +78,8 @@ def test_what_a_run_leaves(study, finished, tmp_path):
     ]
     assert found.drop_nulls().height == found.height
     assert read_config(folder / "config.toml") == config
-    (start,) = json.loads((folder / "record.json").read_text())
-    assert start["seed"] == config.seed
-    assert start["versions"]["torch"]
+    (start,) = read_starts(folder)
+    assert start["settings"] == config.as_settings()
     for unit in {path.parent for path in (folder / "trials").rglob("*.jsonl")}:
         left = {path.suffix for path in unit.iterdir()}
         # The rows, the checkpoint, the kept network, and what the page draws.
@@ -98,7 +103,7 @@ def test_a_finished_run_is_left_alone(finished):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
     assert carry_out_here(smoke("oct"), finished).was_finished
     for path, changed in before.items():
-        assert path.name == ".lock" or path.stat().st_mtime_ns == changed
+        assert path.parent.name == ".locks" or path.stat().st_mtime_ns == changed
 
 
 def test_more_trials_and_models_are_added(finished, tmp_path):
@@ -108,7 +113,7 @@ def test_more_trials_and_models_are_added(finished, tmp_path):
     carry_out_here(smoke("oct"), tmp_path)
     assert results(tmp_path).equals(results(finished))
     assert (tmp_path / "trials" / "001" / "base.jsonl").stat().st_mtime_ns == kept
-    assert len(json.loads((tmp_path / "record.json").read_text())) == 3
+    assert len(read_starts(tmp_path)) == 3
 
 
 def test_other_settings_need_another_folder(finished):
@@ -118,10 +123,43 @@ def test_other_settings_need_another_folder(finished):
         carry_out_here(smoke("kvasir"), finished)
 
 
-def test_a_second_run_into_one_folder_stops(tmp_path):
-    (tmp_path / ".owner").write_text("process 7 on elsewhere")
-    with FileLock(tmp_path / ".lock"), pytest.raises(StudyError, match="in use by process 7 on"):
-        carry_out_here(smoke("oct"), tmp_path)
+def test_a_second_run_of_the_same_trials_is_refused(tmp_path):
+    refused = []
+
+    def second(jobs, count, task):
+        for options in ({}, {"trial": 2}):
+            with pytest.raises(StudyError, match=rf"is in use by process {os.getpid()} on") as e:
+                carry_out_here(smoke("oct"), tmp_path, **options)
+            refused.append(str(e.value))
+        yield from in_this_process(jobs, count, task)
+
+    config = smoke("oct", models=("base",))
+    assert not carry_out(config, tmp_path, execute=second).failures
+    assert [text[:7] for text in refused] == ["Trial 1", "Trial 2"]
+
+
+def test_trials_one_by_one_are_the_run(finished, tmp_path):
+    for trial in (2, 1):
+        carry_out_here(smoke("oct"), tmp_path, trial=trial)
+    assert results(tmp_path).equals(results(finished))
+    with pytest.raises(StudyError, match="Expected `trial` from 1 to 2, got 3"):
+        carry_out_here(smoke("oct"), tmp_path, trial=3)
+
+
+def test_the_table_has_every_job_that_is_done_while_others_are_trained(tmp_path):
+    """Made from that job's lines alone: those of the others are not read again."""
+    seen = []
+
+    def watched(jobs, count, task):
+        for event in in_this_process(jobs, count, task):
+            yield event
+            if isinstance(event, Done):
+                seen.append(results(tmp_path).select("trial", "model").unique().height)
+                for other in (tmp_path / "trials").glob("*/*.jsonl"):
+                    other.rename(other.with_suffix(".hidden"))
+
+    carry_out(smoke("oct", models=("base", "tpl1")), tmp_path, execute=watched)
+    assert seen == [1, 2, 3, 4]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
@@ -154,7 +192,8 @@ def small(tmp_path_factory):
     def go(jobs=1, **changes):
         watch = Lines()
         config = smoke("oct", **{"trials": 1, "models": ("base",), **changes})
-        return run(config, folder, jobs, watch, execute=in_this_process), watch.said
+        study = STUDIES["oct"]
+        return run(study, config, folder, jobs, watch, execute=in_this_process), watch.said
 
     go.folder = folder
     return go
@@ -171,59 +210,57 @@ class Lines(Watch):
         self.said.append(text)
 
 
-def test_a_configuration_that_is_gone_does_not_let_other_settings_in(small):
+def test_settings_that_are_gone_stop_the_run(small):
     small()
-    whole = (small.folder / "config.toml").read_bytes()
     (small.folder / "config.toml").unlink()
-    with pytest.raises(StudyError, match=r"was started with learning_rate = 0\.001, not 0\.1\."):
-        small(learning_rate=0.1, trials=2)
-    assert small()[0].was_finished
-    assert (small.folder / "config.toml").read_bytes() == whole
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"study = ", b"learning_rate = 0.1"])
-def test_a_damaged_configuration_is_written_again(content, small):
-    small()
-    path = small.folder / "config.toml"
-    whole = path.read_bytes()
-    path.write_bytes(content)
-    assert small()[0].was_finished
-    assert path.read_bytes() == whole
-
-
-def test_networks_that_nothing_is_known_of(small):
-    small()
-    for name in ("config.toml", "record.json"):
-        (small.folder / name).unlink()
-    with pytest.raises(StudyError, match=r"neither config\.toml nor record\.json"):
+    with pytest.raises(StudyError, match=r"has results but no config\.toml"):
         small(trials=2)
 
 
-def test_without_its_record_a_run_goes_on_and_says_what_it_does_not_know(small):
+EDITS = {
+    "trials = 1": "trials = 2",
+    "size = 32": "size = 48",
+    'split = "image"': 'split = "patient"',
+    "learning_rate = 0.001": "learning_rate = 0.002",
+    'keep = "best"': 'keep = "none"',
+    'code = "': 'code = "1',
+}
+
+
+@pytest.mark.parametrize("before", EDITS)
+def test_settings_that_were_edited_are_noticed_by_all_who_read_them(before, small):
     small()
-    (small.folder / "record.json").unlink()
-    outcome, said = small(trials=2)
-    assert not outcome.failures
-    assert "record.json is missing: whether the images are the same is not known." in said
+    path = small.folder / "config.toml"
+    text = path.read_text()
+    assert text.count(before) == 1
+    path.write_text(text.replace(before, EDITS[before]))
+    says = "is not as the run wrote it: its checksum does not fit"
+    for read_it in (small, lambda: read_run(small.folder), lambda: look(small.folder)):
+        with pytest.raises(StudyError, match=says) as raised:
+            read_it()
+        assert "\n" not in str(raised.value)
+    path.write_text(text)
+    assert small()[0].was_finished
+
+
+def test_a_path_may_be_edited(small):
+    small()
+    path = small.folder / "config.toml"
+    path.write_text(path.read_text().replace('data = "phantoms"', 'data = "elsewhere.npz"'))
+    assert read_run(small.folder).config.data == "elsewhere.npz"
+
+
+def test_a_cosine_schedule_cannot_be_extended(small):
+    small(schedule="cosine")
+    with pytest.raises(StudyError, match="was started with epochs = 2, not 3"):
+        small(schedule="cosine", epochs=3)
 
 
 def changed(content, how):
     if how == "flipped":
         middle = len(content) // 2
         return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    return {"empty": b"", "truncated": content[: len(content) // 2 - 9], "other": b"[]"}[how]
-
-
-@pytest.mark.parametrize("how", ["flipped", "empty", "truncated", "other"])
-def test_a_damaged_record_is_named_with_what_to_do(how, small):
-    small()
-    path = small.folder / "record.json"
-    path.write_bytes(changed(path.read_bytes(), how))
-    with pytest.raises(StudyError, match=r"record\.json is damaged.* remove that") as raised:
-        small(trials=2)
-    assert "\n" not in str(raised.value)
-    path.unlink()  # as the line says
-    assert not small(trials=2)[0].failures
+    return {"empty": b"", "truncated": content[: len(content) // 2 - 9]}[how]
 
 
 @pytest.mark.parametrize("how", ["flipped", "empty", "truncated"])
@@ -236,8 +273,8 @@ def test_damaged_results_of_a_finished_run_come_back(how, small):
         path.write_bytes(changed(path.read_bytes(), how))
     outcome, said = small()
     assert not outcome.failures
-    assert f"{lines} is " in " ".join(said)
-    assert lines.read_bytes() == whole
+    assert str(lines) in " ".join(said)
+    assert len(lines.read_bytes().splitlines()) == len(whole.splitlines())
     assert results(small.folder).equals(before)
 
 
@@ -246,7 +283,7 @@ def test_settings_and_results_alone_are_enough_to_add_to_a_run(small, tmp_path):
     small(models=("base", "tpl1"))
     before = results(small.folder)
     shutil.rmtree(small.folder / "trials")
-    (small.folder / "record.json").unlink()
+    (small.folder / "record.jsonl").unlink()
     assert small(models=("base", "tpl1"))[0].was_finished
     shutil.rmtree(small.folder / "trials")
     outcome, _ = small(models=("base", "tpl1", "tpl2"), trials=2)
@@ -262,7 +299,7 @@ def archived(small, change=lambda table: table):
     """The run as an archive has it, with its table changed; the table's bytes."""
     shutil.rmtree(small.folder / "trials", ignore_errors=True)
     path = small.folder / "results.parquet"
-    change(pl.read_parquet(path)).write_parquet(path)
+    write_results(small.folder, change(pl.read_parquet(path)))
     return path.read_bytes()
 
 
@@ -298,7 +335,7 @@ def test_a_table_that_cannot_be_read_is_not_replaced(small):
     path = small.folder / "results.parquet"
     path.write_bytes(path.read_bytes()[:-9])
     damaged = path.read_bytes()
-    with pytest.raises(StudyError, match=r"Expected a whole Parquet file, got .*results\.parquet"):
+    with pytest.raises(StudyError, match=r"results\.parquet is corrupted"):
         small()
     assert path.read_bytes() == damaged
 
@@ -307,7 +344,7 @@ def test_who_is_stopped_while_lines_come_back_begins_again(small, monkeypatch):
     small(trials=3)
     before = results(small.folder)
     archived(small)
-    write, calls = UnitFiles.write, []
+    write, calls = JobFiles.write, []
 
     def fail_once(files, rows):
         calls.append(files)
@@ -315,23 +352,27 @@ def test_who_is_stopped_while_lines_come_back_begins_again(small, monkeypatch):
             raise OSError(28, "No space left on device", str(files.lines))
         write(files, rows)
 
-    monkeypatch.setattr(UnitFiles, "write", fail_once)
+    monkeypatch.setattr(JobFiles, "write", fail_once)
     with pytest.raises(StudyError, match="No space left on device"):
         small(trials=3)
     assert small(trials=3)[0].was_finished
     assert results(small.folder).equals(before)
-    assert not (small.folder / ".restoring").exists()
+    assert not (small.folder / "trials.part").exists()
 
 
-def test_lines_that_are_gone_are_not_taken_from_the_table_beside_a_checkpoint(small):
-    """It has them, or else the network is trained anew."""
+def test_a_flip_of_any_bit_of_a_table_is_found(small, capfd):
     small()
-    before, kept = results(small.folder), UnitFiles.of(small.folder, 0, "base")
-    kept.checkpoint.write_bytes(b"damaged")
-    kept.lines.unlink()
-    _, said = small()
-    assert "trained anew" in " ".join(said)
-    assert results(small.folder).equals(before)
+    before = archived(small)
+    path = small.folder / "results.parquet"
+    for place in range(len(before)):
+        flipped = bytearray(before)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(StudyError, match=r"results\.parquet is corrupted"):
+            read_table(path)
+    path.write_bytes(before)
+    assert read_table(path).equals(pl.read_parquet(path))
+    assert capfd.readouterr().err == ""
 
 
 def test_an_evaluation_is_no_run_to_go_on_with(small):
@@ -345,14 +386,17 @@ def test_an_evaluation_is_no_run_to_go_on_with(small):
 # Versions of the code
 
 
+OTHER = "0.2.0, kernels off, torch 3, numpy 3"
+
+
 @pytest.fixture
 def other_code(monkeypatch):
-    """The code is another from now on."""
+    """``other_code()``: the code is another from now on."""
 
     def change():
-        for name in ("run", "trial.train", "execute.protocol", "record"):
+        for name in ("run", "trial.train", "execute.base"):
             module = f"tensorprojection.studies.{name}.code_version"
-            monkeypatch.setattr(module, lambda *study: "0.2.0 def, torch 3")
+            monkeypatch.setattr(module, lambda *study: OTHER)
 
     return change
 
@@ -360,71 +404,44 @@ def other_code(monkeypatch):
 def test_a_run_does_not_go_on_with_other_code(small, other_code):
     small()
     other_code()
-    with pytest.raises(StudyError, match=r"other code \(.*torch.*`mix_versions`") as raised:
+    with pytest.raises(StudyError, match=r"was begun with .*`mix_versions`") as raised:
         small(trials=2)
     assert code_version() in str(raised.value)
-    assert "0.2.0 def, torch 3" in str(raised.value)
+    assert OTHER in str(raised.value)
     assert small()[0].was_finished  # nothing is trained, so nothing is mixed
 
 
 def test_versions_are_mixed_only_where_asked_for_and_the_table_says_so(small, other_code):
     small()
-    assert "version" not in as_markdown(read(small.folder))
+    assert "version" not in as_markdown(read_run(small.folder))
     other_code()
     config = smoke("oct", trials=2, models=("base",))
-    run(config, small.folder, 1, Lines(), mix_versions=True, execute=in_this_process)
-    assert results(small.folder)["code"].unique(maintain_order=True).to_list() == [
-        code_version(),
-        "0.2.0 def, torch 3",
-    ]
-    text = as_markdown(read(small.folder))
+    carry_out_here(config, small.folder, mix_versions=True)
+    codes = results(small.folder)["code"].unique(maintain_order=True).to_list()
+    assert codes == [code_version(), OTHER]
+    text = as_markdown(read_run(small.folder))
     assert "Trained by more than one version of the code" in text
     assert f"{code_version()}: MaxPooling in 1 trial" in text
-    assert "0.2.0 def, torch 3: MaxPooling in 1 trial" in text
-    assert "trained by 2 versions of the code" in caption(read(small.folder), ["loss"])
+    assert f"{OTHER}: MaxPooling in 1 trial" in text
+    assert "trained by 2 versions of the code" in caption(read_run(small.folder), ["loss"])
 
 
-def test_the_digest_is_of_every_source_file(tmp_path):
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "a.py").write_text("x = 1\n")
-    (tmp_path / "inner" / "b.c").write_text("int x;\n")
-    first = digest(tmp_path)
-    (tmp_path / "a.so").write_bytes(b"compiled")
-    (tmp_path / "a.pyc").write_bytes(b"compiled")
-    assert digest(tmp_path) == first
-    (tmp_path / "inner" / "b.c").write_text("int y;\n")
-    second = digest(tmp_path)
-    (tmp_path / "a.py").rename(tmp_path / "c.py")
-    assert len({first, second, digest(tmp_path)}) == 3
+def test_the_version_names_all_that_decides_the_bits():
+    code = code_version()
+    for part in (tensorprojection.__version__, torch.__version__, np.__version__):
+        assert part in code
+    assert torch.backends.cpu.get_cpu_capability() in code
 
 
-# What the machine cannot hold
-
-
-@pytest.mark.parametrize(
-    ("study", "changes", "says"),
-    [
-        ("oct", {"size": 4096, "images": 10_000_000}, "10,000,000 images of 4096 × 4096 take"),
-        ("oct", {"size": 4096, "images": 8, "batch": 10**6}, None),
-        ("oct", {"size": 4096, "images": 400, "batch": 10**6}, "A batch of 400 images of 4096"),
-        ("kvasir", {"images": 10**7, "size": 4096}, "Choose a smaller `size` or fewer `images`"),
-    ],
-)
-def test_more_than_the_machine_has_is_told_beforehand(study, changes, says, monkeypatch):
-    monkeypatch.setattr(limits, "_memory", lambda: 16 * 10**9)
-    config = smoke(study, **changes)
-    if says is None:
-        limits.check_fits(STUDIES[config.study], config)
-        return
-    with pytest.raises(StudyError, match=says):
-        limits.check_fits(STUDIES[config.study], config)
-
-
-def test_copies_that_the_disk_cannot_hold(monkeypatch):
-    monkeypatch.setattr(limits, "_disk", lambda folder: 10**9)
-    limits.check_fits(STUDIES["kvasir"], smoke("kvasir"))
-    with pytest.raises(StudyError, match=r"1,000 copies of each take .* the disk of .* 1\.0 GB"):
-        limits.check_fits(STUDIES["kvasir"], smoke("kvasir", copies=1000, images=1000, size=64))
+def test_other_kernels_are_another_version():
+    script = "from tensorprojection.studies.code_version import code_version; print(code_version())"
+    environment = {**os.environ, "TENSORPROJECTION_COMPILED": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "kernels off" in done.stdout
+    if tensorprojection.kernels():
+        assert done.stdout.strip() != code_version()
 
 
 # Workers that die
@@ -434,8 +451,8 @@ def test_a_killed_worker_is_replaced(by_a_process, tmp_path):
     """The first epochs that are kept cost a worker its life; there is one, and three in all."""
     killed = []
 
-    def deadly(units, jobs, task):
-        for event in run_units(units, jobs, task):
+    def deadly(jobs, count, task):
+        for event in run_jobs(jobs, count, task):
             yield event
             if isinstance(event, Epoch) and event.row["epoch"] == 1 and len(killed) < 2:
                 victim = multiprocessing.active_children()[0]
@@ -448,7 +465,7 @@ def test_a_killed_worker_is_replaced(by_a_process, tmp_path):
     assert results(tmp_path).equals(results(by_a_process))
 
 
-def test_a_unit_that_always_kills_its_worker_is_given_up(tmp_path, monkeypatch):
+def test_a_job_that_always_kills_its_worker_is_given_up(tmp_path, monkeypatch):
     """It dies before it has imported anything, which keeps the test short."""
     monkeypatch.setattr(local, "start_process", lambda *_: start_process(os._exit, 3))
     config = smoke("oct", trials=1, models=("base",))
@@ -457,7 +474,7 @@ def test_a_unit_that_always_kills_its_worker_is_given_up(tmp_path, monkeypatch):
     assert "ended 3 times with exit code 3" in failure.why
 
 
-def test_a_unit_that_diverges_does_not_stop_the_others(tmp_path):
+def test_a_job_that_diverges_does_not_stop_the_others(tmp_path):
     outcome = carry_out_here(smoke("oct", learning_rate=1e30, trials=1), tmp_path)
     assert len(outcome.failures) == 3
     assert all("diverged" in failure.why for failure in outcome.failures)
@@ -467,8 +484,8 @@ def test_workers_end_when_nobody_listens(tmp_path):
     """A generator that is closed early, as by Ctrl-C, leaves no process behind."""
     started = threading.Event()
 
-    def interrupting(units, jobs, task):
-        for event in run_units(units, jobs, task):
+    def interrupting(jobs, count, task):
+        for event in run_jobs(jobs, count, task):
             started.set()
             yield event
             raise KeyboardInterrupt

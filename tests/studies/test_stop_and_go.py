@@ -21,12 +21,12 @@ from rich.console import Console
 
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import resolve
-from tensorprojection.studies.execute.protocol import UnitTrainer
-from tensorprojection.studies.registry import find_study
-from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.execute.base import JobTrainer
+from tensorprojection.studies.registry import import_study
+from tensorprojection.studies.results import JobFiles
 from tensorprojection.studies.run import run
 
-STUDY = find_study(str(Path(__file__).with_name("tiny_study.py")))
+STUDY = import_study(str(Path(__file__).with_name("tiny_study.py")))
 MODELS = tuple(STUDY.models)
 MOST_TRIALS, MOST_EPOCHS = 3, 4
 
@@ -38,28 +38,28 @@ class Killed(BaseException):
 def executor(order, steps):
     """Trains in this process, in that order of units, and dies after so many events."""
 
-    def run_units(units, jobs, task):
+    def run_jobs(jobs, count, task):
         left = itertools.count(steps, -1)
 
         def say(event):
             if next(left) <= 0:
                 raise Killed
 
-        trainer = UnitTrainer(task)
-        for unit in random.Random(order).sample(units, len(units)):
-            yield trainer(unit, say)
+        trainer = JobTrainer(task)
+        for job in random.Random(order).sample(jobs, len(jobs)):
+            yield trainer(job, say)
 
-    return run_units
+    return run_jobs
 
 
 def start(folder, trials, models, epochs, jobs=1, order=0, steps=10**9):
     config = resolve(STUDY, None, None, {"trials": trials, "models": models, "epochs": epochs})
     with Watch(Console(quiet=True)) as watch:
-        return run(config, folder, jobs, watch, execute=executor(order, steps))
+        return run(STUDY, config, folder, jobs, watch, execute=executor(order, steps))
 
 
 def epochs_of(folder, trial, model):
-    rows = UnitFiles.of(folder, trial, model).rows()
+    rows = JobFiles.of(folder, trial, model).rows()
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
@@ -114,8 +114,8 @@ class StopAndGo(RuleBasedStateMachine):
 
     @rule(data=st.data(), how=st.sampled_from(["flip", "cut", "empty", "remove"]))
     def damage(self, data, how):
-        """Of anything but the record, whose loss a run tells and does not mend."""
-        wanted = ("*.jsonl", "*.pt", "results.parquet", "config.toml")
+        """Of anything but the settings, without which a run is refused."""
+        wanted = ("*.jsonl", "*.pt", "*.safetensors", "*.npz", "results.parquet")
         files = sorted(path for name in wanted for path in self.folder.rglob(name))
         if not files:
             return

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import tensorprojection as tp
 from tensorprojection import ProjectionTypeError, ProjectionValueError, TensorProjection
-from tensorprojection.studies.models.oct_cnn import oct_cnn
+from tensorprojection.studies.networks.oct_cnn import oct_cnn
 
 
 class Net(nn.Module):
@@ -63,6 +63,8 @@ def projections(model):
         (nn.MaxPool2d, ["features.pool1"]),
         ((nn.AvgPool2d, nn.AdaptiveAvgPool2d), ["features.pool2", "top"]),
         (nn.Conv2d, ["features.squeeze", "features.stride"]),
+        (["top", "features.pool*"], ["features.pool1", "features.pool2", "top"]),
+        (("features.stride", "top"), ["features.stride", "top"]),
         (lambda name, module: name.endswith("1"), ["features.pool1"]),
         (
             lambda name, module: isinstance(module, nn.Conv2d),
@@ -74,6 +76,15 @@ def test_by_name_pattern_type_or_function(net, x, what, expected):
     new, report = tp.replace(net, what, example_input=x)
     assert names(report) == expected == list(projections(new))
     assert new(x).shape == net(x).shape
+
+
+def test_every_name_of_a_list_must_be_replaceable(net, x):
+    with pytest.raises(ProjectionValueError, match=r"'features.conv1' cannot be replaced: only"):
+        tp.replace(net, ["top", "features.conv1"], example_input=x)
+    with pytest.raises(ProjectionValueError, match=r"No pooling layer.*matches 'features.pool9'"):
+        tp.replace(net, ["top", "features.pool9"], example_input=x)
+    _, report = tp.replace(net, ["top", "features.conv*", "features.s*"], example_input=x)
+    assert [skip.name for skip in report.skipped] == ["features.conv1"]
 
 
 def test_what_stays_says_why(net, x):
@@ -121,6 +132,19 @@ def test_one_and_three_spatial_axes(module, size):
     new, _ = tp.replace(nn.Sequential(module), type(module), example_input=x)
     assert new[0].in_shape == size
     assert new(x).shape == module(x).shape
+
+
+def test_a_transposed_convolution_becomes_a_transposed_projection():
+    net = nn.Sequential(nn.ConvTranspose2d(4, 6, 2, stride=2), nn.ConvTranspose2d(6, 4, 3))
+    x = torch.randn(2, 4, 5, 7)
+    new, report = tp.replace(net, nn.ConvTranspose2d, example_input=x)
+    assert isinstance(new[0], tp.TransposeTensorProjection)
+    assert (new[0].in_shape, new[0].out_shape) == ((4, 5, 7), (6, 10, 14))
+    assert report.changes[0].note == "its bias is dropped"
+    assert "a transposed projection cannot shrink a mode" in report.skipped[0].reason
+    assert new(x).shape == net(x).shape
+    wider, _ = tp.replace(net[:1], "0", (4, 20, 14), example_input=x)
+    assert wider(x).shape == (2, 4, 20, 14)
 
 
 def test_an_input_without_a_batch_axis():
@@ -189,23 +213,96 @@ def test_device_and_type(net, x):
     assert {p.device.type for p in meta.parameters()} == {"meta"}
 
 
-def test_without_what_was_replaced_the_models_agree(net, x):
-    # A projection with the U of an average pool is that pool, up to its factor.
-    new, _ = tp.replace(net.eval(), nn.AvgPool2d, example_input=x)
-    layer = new.eval().features.pool2
-    mean = torch.kron(torch.eye(2), torch.ones(2, 1)) / 2**0.5
-    layer.W2.data, layer.W3.data = mean.clone(), mean.clone()
-    new.features.pool2 = nn.Sequential(layer, Times(1 / 2))
-    assert_close(new(x), net(x), atol=1e-5, rtol=0)
+# Exact swaps of average pools
 
 
-class Times(nn.Module):
-    def __init__(self, factor):
+class Trained(nn.Module):
+    def __init__(self, between, kernel):
         super().__init__()
-        self.factor = factor
+        self.conv, self.pool = nn.Conv2d(3, 8, 3, padding=1), nn.AvgPool2d(kernel)
+        side = 12 // kernel
+        self.body = {
+            "conv": nn.Conv2d(8, 4, 3),
+            "depthwise": nn.Sequential(nn.Dropout(), nn.Conv2d(8, 8, 3, padding=1, groups=8)),
+            "transposed": nn.ConvTranspose2d(8, 4, 2),
+            "linear": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(8 * side**2, 5)),
+            "norm": nn.Sequential(nn.BatchNorm2d(8), nn.Conv2d(8, 4, 1)),
+            "none": nn.ReLU(),
+        }[between]
 
     def forward(self, x):
-        return self.factor * x
+        return self.body(self.pool(self.conv(x)))
+
+
+@pytest.mark.parametrize("kernel", [2, 3])
+@pytest.mark.parametrize(
+    ("between", "note"),
+    [
+        ("conv", "is in the weight of body"),
+        ("depthwise", "is in the weight of body.1"),
+        ("transposed", "is in the weight of body"),
+        ("linear", "is in the weight of body.2"),
+        ("norm", "follows"),
+        ("none", "follows"),
+    ],
+)
+def test_an_exact_swap_keeps_the_outputs(between, note, kernel):
+    model, x = Trained(between, kernel), torch.randn(3, 3, 12, 12)
+    state = copy.deepcopy(model.state_dict())
+    new, report = tp.replace(model, "pool", example_input=x[:1], exact=True)
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert report.changes[0].note.endswith(note)
+    assert_close(new.eval()(x), model.eval()(x), atol=1e-5, rtol=1e-5)
+    folded, _ = tp.fold_projections(new, x)
+    assert_close(folded(x), model(x), atol=1e-5, rtol=1e-5)
+    new.train()(x).square().sum().backward()
+    assert all(p.grad is not None for p in new.parameters())
+
+
+def test_a_weight_that_is_used_elsewhere_is_not_scaled():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pool, self.conv = nn.AvgPool2d(2), nn.Conv2d(3, 3, 1)
+
+        def forward(self, x):
+            return self.conv(self.pool(x)).mean() + self.conv(x)
+
+    x = torch.randn(2, 3, 8, 8)
+    new, report = tp.replace(model := Shared(), "pool", example_input=x, exact=True)
+    assert report.changes[0].note == "a fixed factor of 0.5 follows"
+    assert_close(new(x), model(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.MaxPool2d(2),
+        nn.AvgPool2d(3, 2, padding=1),
+        nn.AvgPool2d(3, stride=1),
+        nn.AdaptiveAvgPool2d(7),
+        nn.Conv2d(3, 3, 2, stride=2),
+    ],
+)
+def test_no_exact_swap(pool):
+    x = torch.randn(2, 3, 12, 12)
+    with pytest.raises(ProjectionValueError, match="no projection gives the same outputs"):
+        tp.replace(nn.Sequential(pool), "0", example_input=x, exact=True)
+    for options in ({"out_shape": (3, 3, 3)}, {"init": "dct"}):
+        with pytest.raises(ProjectionValueError, match="no projection gives the same outputs"):
+            tp.replace(nn.AvgPool2d(2), "", example_input=x, exact=True, **options)
+
+
+def test_an_exact_swap_of_the_model_itself_and_of_several_pools():
+    pool, x = nn.AvgPool2d(2), torch.randn(2, 3, 8, 8)
+    new, _ = tp.replace(pool, nn.AvgPool2d, example_input=x, exact=True)
+    assert_close(new(x), pool(x))
+    net = nn.Sequential(
+        nn.AvgPool2d((2, 4)), nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.ReLU()
+    )
+    new, report = tp.replace(net, (nn.AvgPool2d, nn.AdaptiveAvgPool2d), example_input=x, exact=True)
+    assert len(report.changes) == 2
+    assert_close(new(x), net(x), atol=1e-5, rtol=1e-5)
 
 
 # The report
@@ -233,7 +330,7 @@ def test_the_report(net, x):
 def test_the_oct_network_becomes_the_papers():
     base = oct_cnn("base")
     x = torch.randn(1, 3, 96, 96)
-    new, report = tp.replace(base, "pool4", example_input=x)
+    new, report = tp.replace(base, "pool4", example_input=x, init="normal")
     expected = oct_cnn("tpl1")
     assert repr(new.pool4) == repr(expected.projection4)
     assert report.parameters_after == sum(p.numel() for p in expected.parameters()) == 324_980
@@ -295,7 +392,7 @@ def refused(module, x, what="0"):
         (nn.Conv2d(3, 3, 1), r"there is nothing to shrink ((3, 8, 8) -> (3, 8, 8))"),
         (nn.Conv2d(3, 2, 3), r"only strided and 1×1 convolutions can be replaced"),
         (nn.MaxPool2d(2, return_indices=True), r"it returns more than one tensor"),
-        (nn.ReLU(), r"Expected a pooling layer or a convolution, got '0': ReLU"),
+        (nn.ReLU(), r"'0' is a ReLU, not a pooling layer or a convolution"),
     ],
 )
 def test_named_but_not_replaceable(module, reason):
@@ -304,13 +401,13 @@ def test_named_but_not_replaceable(module, reason):
 
 def test_none_of_the_type_can_be_replaced():
     text = refused(nn.Conv2d(3, 6, 1), torch.randn(1, 3, 8, 8), nn.Conv2d)
-    assert "Expected at least one module to replace, got none. 0: a projection cannot" in text
+    assert "None of the selected layers can be replaced. 0: a projection cannot" in text
 
 
 def test_nothing_meant(net, x):
-    with pytest.raises(ProjectionValueError, match=r"choose.*got 'pool9'.*'features.conv1'.*'top'"):
+    with pytest.raises(ProjectionValueError, match=r"matches 'pool9'.*'features.conv1'.*'top'"):
         tp.replace(net, "pool9", example_input=x)
-    with pytest.raises(ProjectionValueError, match="as a function cannot be found"):
+    with pytest.raises(ProjectionValueError, match="as a function is not a module"):
         tp.replace(nn.ReLU(), nn.MaxPool2d, example_input=x)
 
 
@@ -373,6 +470,8 @@ def test_bad_arguments(net, x):
         tp.replace(net, 3, example_input=x)
     with pytest.raises(ProjectionValueError, match=r"runs on example_input, got RuntimeError"):
         tp.replace(net, nn.MaxPool2d, example_input=x[:, :2])
+    with pytest.raises(ProjectionTypeError, match=r"`device` cannot be passed: replaced layers"):
+        tp.replace(net, nn.MaxPool2d, example_input=x, device="cpu")
 
 
 # A module itself, a suggestion, autocast, hooks
@@ -381,14 +480,14 @@ def test_bad_arguments(net, x):
 def test_the_module_itself(net, x):
     new, report = tp.replace(net, net.features.pool1, example_input=x)
     assert names(report) == ["features.pool1"] == list(projections(new))
-    with pytest.raises(ProjectionValueError, match=r"'features.norm1': BatchNorm2d"):
+    with pytest.raises(ProjectionValueError, match=r"'features.norm1' is a BatchNorm2d"):
         tp.replace(net, net.features.norm1, example_input=x)
 
 
 def test_another_module_is_no_selector(net, x):
     with pytest.raises(
         ProjectionValueError,
-        match=r"model itself, got MaxPool2d.*the type: MaxPool2d, not",
+        match=r"MaxPool2d.* is not a module of this model.*the type: MaxPool2d, not",
     ):
         tp.replace(net, nn.MaxPool2d(2), example_input=x)
 
@@ -424,3 +523,42 @@ def test_hooks_are_dropped_and_the_report_says_so(net, x):
     calls.clear()
     new(x)
     assert not calls
+
+
+def test_a_replacement_that_the_model_never_calls_is_reported(x):
+    class Listed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pool, self.other = nn.MaxPool2d(2), nn.MaxPool2d(2)
+            self.stages = [self.pool]  # a plain list: torch does not know of it
+
+        def forward(self, x):
+            return self.other(self.stages[0](x))
+
+    new, report = tp.replace(Listed(), nn.MaxPool2d, example_input=x)
+    notes = {change.name: change.note for change in report.changes}
+    assert "never calls it" in notes["pool"]
+    assert not notes["other"]
+    assert not any(m._forward_hooks for m in new.modules())
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "init"),
+    [
+        (nn.MaxPool1d(2), torch.randn(1, 4, 8), ("normal", "block")),
+        (nn.MaxPool2d(2), torch.randn(1, 4, 8, 8), ("normal", "block", "block")),
+        (nn.Conv2d(4, 2, 1), torch.randn(1, 4, 8, 8), ("normal", "block", "block")),
+        (nn.Conv1d(4, 2, 2, stride=2), torch.randn(1, 4, 8), ("normal", "block")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_channels_are_normal_and_space_is_local_unless_init_is_given(layer, x, init):
+    (new,), _ = tp.replace(nn.Sequential(layer), "0", example_input=x)
+    assert new.init == init
+    changed = [k for k, W in enumerate(new.Ws) if W is not None]
+    if isinstance(layer, nn.Conv2d):
+        assert changed == [0]  # the channels alone
+    assert all(new.init_scale[k] == (3.0 if k else 1.0) for k in changed)
+    (new,), _ = tp.replace(nn.Sequential(layer), "0", example_input=x, init="dct")
+    assert set(new.init) == {"dct"}
+    assert set(new.init_scale) == {1.0}

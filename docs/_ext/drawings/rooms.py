@@ -1,4 +1,4 @@
-"""The rooms of the package from the import graph: an arrow leads from who imports to whom."""
+"""Draw the packages from the import graph: an arrow leads from the importer to the imported."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-sys.path.append(str(Path(__file__).parents[3] / "tests"))  # the test of the rooms has the graph
+sys.path.append(str(Path(__file__).parents[3] / "tests"))  # the test of imports has the graph
 
-from import_graph import RULES, edges, modules, room
+from import_graph import RULES, edges, modules
+from import_graph import package as room
 
-# What is drawn as one, and where; rooms that are not named here are drawn on the side.
+# Packages drawn as one box, and the places of the boxes; others are drawn on the side.
 GROUPS = dict.fromkeys(RULES, "rules")
-GROUPS |= dict.fromkeys(("functional", "penalties"), "façades")
-GROUPS |= {"__main__": "cli", "output": "process", "stopping": "process"}
-GROUPS |= {"": "public names"}
+GROUPS |= dict.fromkeys(("functional", "init", "penalties"), "functions")
+GROUPS |= {"__main__": "cli", "": "public names"}
 PLACES = {
     "rules": (2, 0),
-    "engine": (2, 1),
-    "algebra": (2, 2),
-    "façades": (0.2, 3),
+    "ops": (2, 1),
+    "functions": (2, 2),
     "nn": (2, 3),
     "mpca": (2, 4),
     "surgery": (2, 5),
@@ -33,7 +32,6 @@ PLACES = {
     "bench": (0.2, 8),
     "cli": (2, 9),
     "keras": (3.8, 6),
-    "process": (3.8, 7),
 }
 
 
@@ -74,7 +72,7 @@ def draw() -> Figure:
 def _arrow(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], count: int, colour: str
 ) -> None:
-    """Straight to the next room or to another column; around the rooms in between."""
+    """Draw it straight to the next box or to another column; around the boxes in between."""
     (x0, y0), (x1, y1) = start, end
     rise = y0 - y1
     if rise <= 0:
@@ -83,7 +81,7 @@ def _arrow(
     if x0 == x1 and rise > 1:
         side = 1 if (y0 + y1) % 2 else -1
         x0, x1 = x0 + 0.56 * side, x1 + 0.56 * side
-        bend = -side * 1.7 * (0.2 + 0.1 * rise) / rise  # so far beside the rooms
+        bend = -side * 1.7 * (0.2 + 0.1 * rise) / rise  # so far beside the boxes
     else:
         y0, y1 = y0 - 0.27, y1 + 0.27
     arrow = FancyArrowPatch(

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import tensorprojection as tp
-from tensorprojection.engine.dispatch import engine
 
 from .cases import CASES, FORMATS, Case
 from .limit import gemm, limit_seconds
@@ -121,14 +120,12 @@ def compiled_contender(layer: nn.Module, x: Tensor) -> dict[str, Callable[[], No
 
 
 def _U_step(layer: tp.TensorProjection | tp.TransposeTensorProjection) -> Any:
-    """What the U's cost in a step: made, and differentiated, by the functions the layer calls."""
-    relative = layer.eps_mode == "relative"
-    cases = [(W.detach(), e) for W, e in zip(layer.Ws, layer.eps, strict=True) if W is not None]
-    grads = [torch.randn_like(W) for W, _ in cases]
+    """Return a step of the U's alone: computed and differentiated as in the layer."""
+    parameters = list(layer.parameters())
+    grads = [torch.randn_like(W) for W in parameters]
 
     def call() -> None:
-        found = [engine().polar(W, e, relative, W.dtype, "W") for W, e in cases]
-        for (W, e), grad, polar in zip(cases, grads, found, strict=True):
-            engine().polar_grad(W, grad, polar, e, relative)
+        Us = [U for U in layer.projections() if U is not None]
+        torch.autograd.grad(Us, parameters, grads)
 
     return call

@@ -10,7 +10,7 @@ from statistics import median
 import torch
 
 import tensorprojection as tp
-from tensorprojection.studies.models import oct_cnn
+from tensorprojection.studies.networks.oct_cnn import oct_cnn
 
 from .cases import FORMATS, Case
 from .measure import Ratio, ratio, step, take_turns

@@ -1,49 +1,67 @@
-"""``tpl cache``: what the studies keep on disk, and removing it."""
+"""``tpl cache``: the studies' images, copies and features on disk: list them, clear them."""
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="cache", help="What the studies keep on disk: list it, clear it.")
+app = App(name="cache", help="The studies' images, copies and features on disk: list, clear them.")
 
 
 @app.command(name="list")
 def list_() -> None:
     """Show each folder of the cache: what it is and was made from, its size, when it was used."""
+    from rich import box
     from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
 
-    from ..studies.data.entries import entries, render
+    from ..studies.data.cache import DAY, cache_folder, entries
 
-    Console().print(render(entries()))
+    found, console = entries(), Console()
+    console.print(Text(f"{cache_folder()}: {_size(sum(entry.bytes for entry in found))}"))
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("folder", "kind", "study", "size", "days unused"):
+        table.add_column(column, justify="right" if column in ("size", "days unused") else "left")
+    table.add_column("made from", overflow="fold")
+    for e in found:
+        days = f"{max(0.0, time.time() - e.used) / DAY:.1f}"
+        row = (e.path.name, e.kind, e.study or "–", _size(e.bytes), days, e.source or "–")
+        table.add_row(*map(escape, row))
+    if found:
+        console.print(table)
 
 
 @app.command
 def clear(
     *,
-    study: Annotated[str | None, Parameter(help="Only what this study made.")] = None,
+    study: Annotated[str | None, Parameter(help="Only folders that this study made.")] = None,
     older_than: Annotated[
-        float | None, Parameter(help="Only what was not used for this many days.")
+        float | None, Parameter(help="Only folders that were not used for this many days.")
     ] = None,
 ) -> None:
-    """Remove what is kept, all or a part; it is made again when it is needed.
+    """Remove folders of the cache, all or some; they are made again when they are needed.
 
-    What a run is using is kept, with a message. The exit status is 1 where something could not be
-    removed.
+    The exit status is 1 if a folder could not be removed.
     """
-    from ..studies.data.entries import chosen, clear, entries, gigabytes
-    from ..studies.registry import find_study
+    from ..studies.data.cache import clear
+    from ..studies.registry import import_study
 
-    if study is not None:
-        study = find_study(study).name
-    removed, kept = clear(chosen(entries(), study, older_than))
+    name = None if study is None else import_study(study).name
+    removed, left = clear(name, older_than)
     for entry in removed:
-        print(f"removed {entry.name} ({gigabytes(entry.bytes)})")
-    for entry, why in kept:
-        print(f"tpl: kept {entry.name}: {why}", file=sys.stderr)
-    total = gigabytes(sum(entry.bytes for entry in removed))
-    print(f"{len(removed)} folders removed, {total} freed; {len(kept)} kept.")
-    if kept:
+        print(f"removed {entry.path.name} ({_size(entry.bytes)})")
+    for entry, why in left:
+        print(f"tpl: left {entry.path.name}: {why}", file=sys.stderr)
+    total = _size(sum(entry.bytes for entry in removed))
+    print(f"{len(removed)} folders removed, {total} freed; {len(left)} left.")
+    if left:
         sys.exit(1)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

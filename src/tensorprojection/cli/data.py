@@ -5,11 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from ..studies.errors import StudyError
+
+if TYPE_CHECKING:
+    from ..studies.data.check import Report
+
 app = App(name="data", help="The studies' images: download them, check them.")
+
+LOG_IN = (
+    "log in first: put an API token from https://www.kaggle.com/settings into KAGGLE_API_TOKEN "
+    "or ~/.kaggle/access_token, and accept the data set's terms on its page"
+)
 
 
 @app.command
@@ -22,44 +32,106 @@ def get(
     ] = None,
 ) -> None:
     """Download a study's images from Kaggle, and print where they are."""
-    from ..studies.data.kaggle import get as download
-    from ..studies.registry import find_study
+    from ..studies.registry import import_study
 
-    print(download(find_study(study).images, out))
+    images = import_study(study).images
+    handle = images.kaggle
+    if handle is None:
+        raise StudyError(f"The {images.name} images are not on Kaggle, as far as the study says.")
+    import kagglehub
+
+    try:
+        where = {} if out is None else {"output_dir": str(out)}
+        print(kagglehub.dataset_download(handle, **where))
+    # kagglehub passes on whatever its HTTP, its unpacking and its settings' files raise.
+    except Exception as error:
+        raise StudyError(
+            f"Could not download the {images.name} images: {_reason(error)}. Or download them by "
+            f"hand from https://www.kaggle.com/datasets/{handle}, unpack them, and look at them "
+            "with: tpl data check FOLDER"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    import requests
+    from kagglehub.exceptions import CredentialError, UnauthenticatedError
+
+    if isinstance(error, CredentialError | UnauthenticatedError):
+        return f"Kaggle does not know you; {LOG_IN}"
+    if isinstance(error, requests.ConnectionError | requests.Timeout):
+        return "Kaggle cannot be reached; check the connection"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return f"Kaggle refused it (HTTP {status}); {LOG_IN}"
+    if status is not None:
+        return f"Kaggle answered HTTP {status}; try again later"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 @app.command
 def check(
-    path: Annotated[Path, Parameter(help="A folder, a zip or tar file of one, or an .npz file.")],
+    path: Annotated[Path, Parameter(help="A folder or an .npz file.")],
     /,
     *,
     study: Annotated[
         str | None, Parameter(help="The study they are for. Default: by their layout.")
     ] = None,
+    patients: Annotated[
+        Path | None, Parameter(help="A CSV file with the columns file and patient.")
+    ] = None,
+    patient_pattern: Annotated[
+        str | None,
+        Parameter(help=r"A regular expression for the patient in a file's name: 'P(\d+)_'."),
+    ] = None,
     as_json: Annotated[
         bool, Parameter(name="--json", negative="", help="Print the whole report as JSON.")
     ] = False,
-    unpack_limits: Annotated[
-        float, Parameter(help="Factor on the limits for what an archive may hold.")
-    ] = 1,
 ) -> None:
     """Check images: counts, sizes, damaged files, duplicates, patients on both sides of a split.
 
-    The rules are those of a run. The exit status is 1 where there is a problem.
+    The rules are those of a run. The exit status is 1 if there is a problem.
     """
     from rich.console import Console
 
     from ..studies.data.check import check as look
-    from ..studies.data.check import render
-    from ..studies.registry import KINDS, find_study
+    from ..studies.data.sources import Patients
+    from ..studies.registry import KINDS, import_study
     from .progress import counting
 
-    kinds = KINDS if study is None else (find_study(study).images,)
+    kinds = KINDS
+    if study is not None:
+        kinds = (import_study(study).for_data({"data": str(path)}, None).images,)
+    rule = Patients(patients, patient_pattern)
     with counting(Console(stderr=True)) as progress:
-        report = look(path, kinds, unpack_limits=unpack_limits, progress=progress)
+        report = look(path, kinds, patients=rule, progress=progress)
     if as_json:
         print(json.dumps(report.as_dict(), indent=1))
     else:
-        Console().print(render(report))
+        _show(report)
     if not report.ok:
         sys.exit(1)
+
+
+def _show(report: Report) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..studies.data.check import PART_ORDER
+
+    found = {part for counts in report.classes.values() for part in counts}
+    parts = sorted(found, key=PART_ORDER.index)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("class")
+    for part in parts:
+        table.add_column(part, justify="right")
+    for name, counts in report.classes.items():
+        table.add_row(escape(name), *(str(counts.get(part, 0)) for part in parts))
+    known = "" if report.patients is None else f", {report.patients} patients"
+    first = f"{report.path}: {report.study}, {report.images} images{known}"
+    Console().print(Text(first), table, Text("\n".join(report.lines())), sep="\n")

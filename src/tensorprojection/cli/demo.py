@@ -37,10 +37,10 @@ def demo(
     from rich.console import Console
 
     from ..studies.config import resolve
-    from ..studies.execute.choose import default_jobs
+    from ..studies.execute import default_jobs
     from ..studies.oct import OCT
-    from ..studies.report import page, words
-    from ..studies.report.curves import read
+    from ..studies.report import page, tables
+    from ..studies.report.run import read_run
     from ..studies.run import run
     from .progress import Watch
     from .run import check_jobs
@@ -51,7 +51,9 @@ def demo(
     console = Console(highlight=False)
     try:
         with Watch(console) as watch:
-            outcome = run(config, out, jobs or default_jobs(config.threads, config.device), watch)
+            outcome = run(
+                OCT, config, out, jobs or default_jobs(config.threads, config.device), watch
+            )
     except KeyboardInterrupt as stop:
         console.print("Stopped. The same command continues from here.")
         sys.exit(getattr(stop, "code", 130))
@@ -61,26 +63,27 @@ def demo(
     if outcome.was_finished:
         told = f"{out} has a finished demo: nothing was trained. Remove it to train again."
         console.print(told, soft_wrap=True, markup=False)
-    curves = read(out)
+    found = read_run(out)
     console.print()
-    console.print(words.short_table(curves, ("loss", "accuracy", "f1")))
+    console.print(tables.short_table(found.only(metrics=("train_loss", "loss", "accuracy", "f1"))))
     console.print()
-    for line in words.lines(curves, "loss"):
-        console.print(line, soft_wrap=True, markup=False)
-    made = page.write([out], out)
+    for row in tables.of_metric(found, "loss"):
+        if row.difference is not None:
+            console.print(tables.sentence(found, row), soft_wrap=True, markup=False)
+    made = page.write([found], out)
     console.print(f"\nOpen the page in a browser: {made}", soft_wrap=True, markup=False)
 
 
 def _check_same(out: Path, config: RunConfig) -> None:
     """What is there is this version's demo; another's would be carried on, or be shown as this."""
     from ..studies.code_version import code_version
+    from ..studies.config import CONFIG, read_run
     from ..studies.errors import StudyError
-    from ..studies.record import read_record
 
-    if not (starts := read_record(out).starts):
+    if not (out / CONFIG).exists():
         return
-    last = starts[-1]
-    if last["settings"] != config.as_settings() or last["code"] != code_version(config.study):
+    settings, began = read_run(out)
+    if settings != config.as_settings() or began.code != code_version():
         raise StudyError(
-            f"{out} has a run that is not this version's demo. Remove it, or choose another `out`."
+            f"{out} has a run that is not this version's demo. Remove it, or choose another --out."
         )

@@ -1,4 +1,4 @@
-"""``tpl evaluate``: a run's networks on images that they never saw."""
+"""``tpl evaluate``: a run's networks on other images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+
+from .settings import OwnStudy, own_study
 
 
 def evaluate(
@@ -17,10 +19,17 @@ def evaluate(
         Path | None,
         Parameter(help="The results' folder; evaluated-NAME in the run's folder by default."),
     ] = None,
+    study: OwnStudy = None,
 ) -> None:
-    """Measure all kept networks on held-out images, paired by trial: a table and a page."""
-    from ..studies.kept.evaluate import evaluate as measure
+    """Measure all saved networks on other images, paired by trial: a table and a page.
+
+    Images that are among the run's own are counted: results on them are not held-out results.
+    """
+    from ..studies.trained import evaluate as measure
     from .report import report
 
     where = folder / f"evaluated-{data.stem}" if out is None else out
-    report(measure(folder, data.resolve(), where))
+    done = measure(folder, data.resolve(), where, own_study(study))
+    report(done.folder)
+    for notice in done.notices:
+        print(f"Note: {notice}")

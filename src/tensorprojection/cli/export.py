@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
+
+from .settings import OwnStudy, TrialNumber, own_study, trial_number
 
 
 def export(
@@ -13,10 +15,9 @@ def export(
     /,
     *,
     model: Annotated[str, Parameter(help="Which of its networks.")],
-    to: Annotated[Path, Parameter(help="The file: model.pt2 or model.onnx.")],
-    trial: Annotated[
-        str, Parameter(help='Its number, from 1; "best" has the lowest validation loss.')
-    ] = "best",
+    to: Annotated[Path, Parameter(help="The file: model.onnx or model.pt2.")],
+    trial: TrialNumber = "best",
+    study: OwnStudy = None,
 ) -> None:
     """Write a network for use without tensorprojection: pixels in, logits out.
 
@@ -25,28 +26,16 @@ def export(
     """
     from rich.console import Console
 
-    from ..studies.kept.deploy import check_target, validation_images
-    from ..studies.kept.deploy import export as write
-    from ..studies.kept.networks import load_network
+    from ..studies.trained import check_target, load_network
+    from ..studies.trained import export as write
 
     check_target(to)
-    kept = load_network(folder, model, trial_number(trial))
-    difference = write(kept, to, validation_images(kept))
-    about = kept.about
+    trained = load_network(folder, model, trial_number(trial), own_study(study))
+    difference = write(trained, to)
+    about = trained.about
     Console(highlight=False).print(
         f"{to}: {about.model} of trial {about.trial}, epoch {about.epoch}; differs from the "
         f"original by {difference:.1e} at most on validation images.",
         soft_wrap=True,
         markup=False,
     )
-
-
-def trial_number(given: str) -> int | Literal["best"]:
-    """A trial as a user gives it."""
-    from ..studies.errors import StudyError
-
-    if given == "best":
-        return "best"
-    if not given.isdigit():
-        raise StudyError(f"Expected a trial's number or best, got {given!r}.")
-    return int(given)

@@ -5,56 +5,61 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
 from .. import __version__
 from ..errors import ProjectionError
-from ..output import make_safe
-from ..stopping import raising_once
-from ..studies.errors import StudyError
-from . import cache as cli_cache
-from . import data as cli_data
-from . import run as cli_run
-from . import summary as cli_summary
+from ..studies.errors import NotImportedError, StudyError
+from . import cache, data, run, summary
 from .bench import bench
 from .demo import demo
 from .evaluate import evaluate
 from .export import export
 from .predict import predict
 from .report import report
+from .settings import study_command
 from .spectra import spectra
+from .terminal import OutputError, guarded, make_safe, raising_once
 from .watch import watch
-from .wording import as_flags
 
-app = App(
-    name="tpl",
-    help="The TensorProjection layer: the paper's studies, your data's spectra, and its speed.",
-    version=__version__,
-)
-app.command(cli_run.app)
-app.command(demo)
-app.command(watch)
-app.command(report)
-app.command(export)
-app.command(predict)
-app.command(evaluate)
-app.command(cli_summary.app)
-app.command(cli_data.app)
-app.command(cli_cache.app)
-app.command(spectra)
-app.command(bench)
+
+def command_line(tokens: Sequence[str]) -> App:
+    """Return all commands, with the flags that this command line can have."""
+    app = App(
+        name="tpl",
+        help="The TensorProjection layer: the paper's studies, your data's spectra, and its speed.",
+        version=__version__,
+    )
+    app.command(study_command("run", run.run, run.flags_of, tokens))
+    for command in (demo, watch, report, export, predict, evaluate):
+        app.command(command)
+    app.command(study_command("summary", summary.summary, summary.flags_of, tokens))
+    app.command(data.app)
+    app.command(cache.app)
+    app.command(spectra)
+    app.command(bench)
+    return app
 
 
 def main() -> None:
-    """The entry point; a user's mistake gives one line and exit code 2, Ctrl-C one line and 130."""
+    """Run ``tpl``; a user's mistake gives one line and exit code 2, Ctrl-C one line and 130."""
+    sys.stdout = guarded(sys.stdout)
     make_safe(sys.stdout)
     make_safe(sys.stderr)
     _print_warnings()
+    tokens = sys.argv[1:]
     with raising_once():
         try:
-            app(exit_on_error=False, print_error=False)
+            command_line(tokens)(tokens, exit_on_error=False, print_error=False)
+            sys.stdout.flush()
+        except OutputError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _end(2, f"Could not write to the standard output: {error}.")
+        except NotImportedError as error:
+            _end(2, f"{error} Add --study FILE, with a file that you trust.")
         except (CycloptsError, ProjectionError, StudyError) as error:
             _end(2, str(error))
         except BrokenPipeError:  # the reader of the output has closed it
@@ -68,7 +73,7 @@ def main() -> None:
 
 
 def _print_warnings() -> None:
-    """The package's warnings go to stderr, as errors do."""
+    """Print the package's warnings to stderr, as errors are."""
     log = logging.getLogger("tensorprojection")
     if not log.handlers:
         handler = logging.StreamHandler()
@@ -77,5 +82,5 @@ def _print_warnings() -> None:
 
 
 def _end(code: int, line: str) -> NoReturn:
-    print(f"tpl: {' '.join(as_flags(line).split())}", file=sys.stderr)
+    print(f"tpl: {' '.join(line.split())}", file=sys.stderr)
     sys.exit(code)

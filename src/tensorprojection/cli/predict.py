@@ -8,60 +8,71 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from .settings import OwnStudy, TrialNumber, own_study, trial_number
+
 
 def predict(
     network: Annotated[
-        Path, Parameter(help="A file of tpl export, or the folder of a run with --model.")
+        Path, Parameter(help="An .onnx file of tpl export, or the folder of a run with --model.")
     ],
     /,
     *images: Annotated[Path, Parameter(help="Image files, or folders of them.")],
     model: Annotated[str | None, Parameter(help="Which network of the run's folder.")] = None,
-    trial: Annotated[
-        str, Parameter(help='Its number, from 1; "best" has the lowest validation loss.')
-    ] = "best",
+    trial: TrialNumber = "best",
     csv: Annotated[Path | None, Parameter(help="Also write the classes to this file.")] = None,
     out: Annotated[Path, Parameter(help="The folder that masks go to.")] = Path("masks"),
+    study: OwnStudy = None,
 ) -> None:
-    """Classes with probabilities as a table, or masks as PNG files.
+    """Print classes with probabilities as a table, or write masks as PNG files.
 
-    Images are prepared as in training. Files that are no images are listed, and the exit code is 1.
+    Images are preprocessed as in training. Files without a prediction are listed, and the exit code
+    is 1.
     """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from ..studies import trained
     from ..studies.errors import StudyError
     from ..studies.files import write_whole
-    from ..studies.kept.deploy import check_new
-    from ..studies.kept.predict import as_csv, image_files, open_predictor, write_masks
-    from ..studies.kept.predict import predict as say
-    from .export import trial_number
 
     if csv is not None:
-        check_new(csv)
-    files = image_files(images)
-    predictor = open_predictor(network, model, trial_number(trial))
-    if csv is not None and predictor.masks:
+        trained.check_new(csv)
+    files = trained.image_files(images)
+    if network.is_dir():
+        if model is None:
+            raise StudyError(f"Expected --model beside the folder of a run, {network}, got none.")
+        loaded = trained.load_network(network, model, trial_number(trial), own_study(study))
+        run: trained.Network = loaded.from_pixels()
+        record = trained.Record.of(loaded)
+    elif model is not None or trial != "best":
+        raise StudyError(
+            f"--model and --trial are for the folder of a run; {network} has one network."
+        )
+    else:
+        run, record = trained.read_onnx(network)
+    if csv is not None and record.masks:
         raise StudyError("Expected --out for a network that gives masks, got --csv.")
-    found, unreadable = say(predictor, files)
+    found, without = trained.predict(run, record, files)
     console = Console(highlight=False)
-    if predictor.masks:
-        targets = write_masks(found, out)
+    if record.masks:
+        targets = trained.write_masks(found, out)
         console.print(f"{len(targets)} masks in {out}.", soft_wrap=True, markup=False)
     elif found:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in ("file", "class", "probability"):
             table.add_column(name, justify="right" if name == "probability" else "left")
         for p in found:
-            best = max(range(len(p.probabilities)), key=p.probabilities.__getitem__)
-            share = f"{p.probabilities[best]:.4f}"
-            table.add_row(Text(str(p.file)), Text(predictor.class_names[best]), share)
+            share = f"{p.probabilities[p.best]:.4f}"
+            table.add_row(Text(str(p.file)), Text(record.class_names[p.best]), share)
         console.print(table)
         if csv is not None:
-            write_whole(csv, as_csv(predictor, found).encode())
+            write_whole(csv, trained.as_csv(record, found).encode())
             console.print(f"Table: {csv}", soft_wrap=True, markup=False)
-    for file, why in unreadable:
+    by = f"By {record.model} of trial {record.trial}, epoch {record.epoch}."
+    console.print(by, soft_wrap=True, markup=False)
+    for file, why in without:
         print(f"tpl: {file} {why}.", file=sys.stderr)
-    if unreadable:
+    if without:
         sys.exit(1)

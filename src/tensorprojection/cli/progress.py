@@ -15,16 +15,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..studies.config import RunConfig
-from ..studies.execute.protocol import Done, Event, Failed, Restarted
 from ..studies.inputs import Progress as Making
 from ..studies.inputs import RunInputs
-from ..studies.results import EpochRow
-from ..studies.trial.unit import Epoch, Notice, Step, Unit
-from .wording import as_flags
+from ..studies.results import NOT_METRICS, EpochRow
+from ..studies.trial.job import Done, Epoch, Event, Failed, Job, Notice, Restarted, Step
 
 WINDOW = 10.0  # seconds over which the throughput is measured
 SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
-HIDDEN = ("epoch", "train_loss", "seconds", "code")  # of a row, where it is shown on one line
+HIDDEN = ("epoch", "train_loss", *NOT_METRICS)  # of a row, where it is shown on one line
 SLOW = 1000  # files; reading more takes so long that a bar is shown
 WIDE = 100  # columns of a terminal that has room for bars
 
@@ -38,11 +36,11 @@ class Watch:
         self.bars = _Bars(console, disable=not self.live)
         self.tasks: dict[str, TaskID] = {}
         self.throughput = _Throughput()
-        self.last: dict[Unit, EpochRow] = {}
-        self.begun: Mapping[Unit, int] = {}
-        self.unkept: defaultdict[Unit, float] = defaultdict(float)  # shares of the epoch under way
+        self.last: dict[Job, EpochRow] = {}
+        self.begun: Mapping[Job, int] = {}
+        self.unkept: defaultdict[Job, float] = defaultdict(float)  # shares of the epoch under way
         self.epochs = 0
-        self.units = self.done = 0
+        self.jobs = self.done = 0
         self.also: Callable[[Event], None] | None = None  # called with every event as well
 
     def __enter__(self) -> Self:
@@ -61,18 +59,18 @@ class Watch:
             self._line(f"Made {what}: {of:,}, kept for next time.")
 
     def begin(
-        self, config: RunConfig, inputs: RunInputs, units: int, begun: Mapping[Unit, int]
+        self, config: RunConfig, inputs: RunInputs, jobs: int, begun: Mapping[Job, int]
     ) -> None:
-        """Training starts: how many units in all, and the epochs so far of those not finished."""
+        """Training starts: how many jobs in all, and the epochs so far of those not finished."""
         self._line(f"Images: {inputs.source}")
         if inputs.unreadable:
-            self._line(f"Left out as unreadable: {len(inputs.unreadable)} files, see record.json")
-        self.epochs, self.units, self.done = config.epochs, units, units - len(begun)
+            self._line(f"Left out as unreadable: {len(inputs.unreadable)} files, see record.jsonl")
+        self.epochs, self.jobs, self.done = config.epochs, jobs, jobs - len(begun)
         self.begun = begun
         started = sum(begun.values())
         if self.done or started:
-            self._line(f"Continuing: {self.done} of {units} done, {started} epochs of the others.")
-        all_of_it = self._task("all", units, self._count())
+            self._line(f"Continuing: {self.done} of {jobs} done, {started} epochs of the others.")
+        all_of_it = self._task("all", jobs, self._count())
         self.bars.update(all_of_it, completed=self.done + started / config.epochs)
 
     def sides(self, training: int, validation: int) -> None:
@@ -90,46 +88,46 @@ class Watch:
         if isinstance(event, Step):
             self.throughput.add(event.images)
             self.bars.advance(self.tasks["all"], event.share)
-            self.unkept[event.unit] += event.share
+            self.unkept[event.job] += event.share
             self.bars.update(self.tasks["all"], info=f"{self.throughput.rate():.0f} images/s")
-            task = self._unit(event.unit)
-            info = f"epoch {event.epoch}/{self.epochs}{self._metrics(event.unit)}"
+            task = self._job(event.job)
+            info = f"epoch {event.epoch}/{self.epochs}{self._metrics(event.job)}"
             self.bars.advance(task, event.share * self.epochs)
             self.bars.update(task, info=info)
         elif isinstance(event, Epoch):
-            self.last[event.unit] = event.row
-            self.unkept[event.unit] = 0.0
-            self.bars.update(self._unit(event.unit), completed=event.row["epoch"])
+            self.last[event.job] = event.row
+            self.unkept[event.job] = 0.0
+            self.bars.update(self._job(event.job), completed=event.row["epoch"])
             if not self.live:
                 of = f"epoch {event.row['epoch']}/{self.epochs}"
-                self._line(f"{event.unit}, {of}{self._metrics(event.unit)}")
+                self._line(f"{event.job}, {of}{self._metrics(event.job)}")
         elif isinstance(event, Notice):
-            self.notice(f"{event.unit}: {event.text}")
+            self.notice(f"{event.job}: {event.text}")
         elif isinstance(event, Done):
             self.done += 1
-            self._end(str(event.unit))
+            self._end(str(event.job))
             self.bars.update(self.tasks["all"], description=self._count())
-            self._line(f"{event.unit}, {self.epochs} epochs{self._metrics(event.unit)}")
+            self._line(f"{event.job}, {self.epochs} epochs{self._metrics(event.job)}")
         elif isinstance(event, Restarted):
-            self._end(str(event.unit))
-            self.bars.advance(self.tasks["all"], -self.unkept.pop(event.unit, 0.0))
-            self._line(f"{event.unit}: its process ended with {event.how}; another continues.")
+            self._end(str(event.job))
+            self.bars.advance(self.tasks["all"], -self.unkept.pop(event.job, 0.0))
+            self._line(f"{event.job}: its process ended with {event.how}; another continues.")
         elif isinstance(event, Failed):
-            self._end(str(event.unit))
-            why = event.why.removeprefix(f"{event.unit}: ")  # errors of a training name it as well
-            self._line(f"{event.unit} failed: {why}")
+            self._end(str(event.job))
+            why = event.why.removeprefix(f"{event.job}: ")  # errors of a training name it as well
+            self._line(f"{event.job} failed: {why}")
 
-    def _metrics(self, unit: Unit) -> str:
-        row = self.last.get(unit, {})
+    def _metrics(self, job: Job) -> str:
+        row = self.last.get(job, {})
         shown = [name for name in row if name not in HIDDEN]
         return "".join(f", {name} {row[name]:.3f}" for name in shown)
 
     def _count(self) -> str:
-        return f"{self.done} of {self.units} done"
+        return f"{self.done} of {self.jobs} done"
 
-    def _unit(self, unit: Unit) -> TaskID:
-        done = self.last[unit]["epoch"] if unit in self.last else self.begun.get(unit, 0)
-        return self._task(str(unit), self.epochs, str(unit), done)
+    def _job(self, job: Job) -> TaskID:
+        done = self.last[job]["epoch"] if job in self.last else self.begun.get(job, 0)
+        return self._task(str(job), self.epochs, str(job), done)
 
     def _task(self, key: str, total: float, description: str, done: float = 0) -> TaskID:
         if key not in self.tasks:
@@ -142,7 +140,7 @@ class Watch:
             self.bars.remove_task(self.tasks.pop(key))
 
     def _line(self, text: str) -> None:
-        self.console.print(as_flags(text), soft_wrap=True, highlight=False, markup=False)
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 @contextmanager

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..studies.config import preset_for, resolve
 from ..studies.errors import StudyError
-from .study_command import study_command
 
 if TYPE_CHECKING:
-    from ..studies.execute.parallel import Devices
-    from ..studies.execute.ray_cluster import RayOptions
+    from ..studies.execute.ray import RayOptions
     from ..studies.network_file import Keep
     from ..studies.study import Study
     from .settings import Flags
@@ -22,7 +20,7 @@ MOST_JOBS = 1024
 
 
 def flags_of(study: Study[Any] | None) -> Flags:
-    from .settings import HOW, WHAT, choice_flags, flag, setting_flags
+    from .settings import HOW, WHAT, flag, setting_flags
 
     first = {
         "preset": flag(
@@ -34,6 +32,12 @@ def flags_of(study: Study[Any] | None) -> Flags:
         "config": flag(Path, WHAT, "A TOML file of settings; flags override it."),
     }
     last = {
+        "trial": flag(
+            int,
+            HOW,
+            "Train this trial only, such as 7; other processes may train others into the same "
+            "folder.",
+        ),
         "jobs": flag(int, HOW, "Training processes; by default as many as fill the machine."),
         "executor": flag(
             Literal["local", "ray"], HOW, "Where to train: on this machine (default), or on Ray."
@@ -50,15 +54,6 @@ def flags_of(study: Study[Any] | None) -> Flags:
         "gpus_per_trial": flag(
             float, HOW, "GPUs that Ray reserves for a trial, such as 0.5; by default 1 on cuda."
         ),
-        "devices": flag(int, HOW, "Devices that train one network together (default 1)."),
-        "nodes": flag(
-            int,
-            HOW,
-            "Machines with that many devices each (default 1); start the same command on all.",
-        ),
-        "unpack_limits": flag(
-            float, HOW, "Factor on the limits for what an archive may hold (default 1)."
-        ),
         "out": flag(Path, HOW, "The run's folder; by default runs/STUDY-PRESET."),
         "keep": flag(
             Literal["best", "last", "none"],
@@ -70,10 +65,11 @@ def flags_of(study: Study[Any] | None) -> Flags:
         "mix_versions": flag(
             bool,
             HOW,
-            "Continue a run that another version of the code started; the table says so.",
+            "Continue a run that began with another version, kernels, torch or NumPy; the table "
+            "says so.",
         ),
     }
-    return {**first, **setting_flags(study), **choice_flags(study), **last}
+    return {**first, **setting_flags(study), **last}
 
 
 def run(study: str, /, **given: Any) -> None:
@@ -84,49 +80,49 @@ def run(study: str, /, **given: Any) -> None:
     """
     from rich.console import Console
 
-    from ..studies.data.sources import allow_archive
-    from ..studies.execute.choose import executor
-    from ..studies.registry import find_study
+    from ..studies.execute import executor
+    from ..studies.registry import import_study
     from ..studies.results import RESULTS
     from ..studies.run import run as carry_out
-    from ..studies.run import take_part
     from .progress import Watch
     from .report import report
     from .settings import as_settings
     from .tensorboard import Events
 
-    known = find_study(study)
+    known = import_study(study)
     preset, config, jobs = given.get("preset"), given.get("config"), given.get("jobs")
-    settings = as_settings(known, given) | _chosen(known, given)
-    ray, devices = _places(given)
+    trial = given.get("trial")
+    settings = as_settings(known, given)
+    known = known.for_data(settings, config)
+    ray = _ray(given)
     resolved = resolve(known, preset, config, settings, trained_here=ray is None)
     check_jobs(jobs)
+    if known.source is not None:
+        known.check_networks(resolved)
     usual = Path("runs") / f"{known.name}-{preset_for(preset, config, known)}"
     folder = given.get("out") or usual
-    if (limits := given.get("unpack_limits")) is not None:
-        allow_archive(resolved.data, limits)
     console = Console()
     try:
         with (
             Watch(console) as watch,
-            executor(resolved, ray, devices) as chosen,
+            executor(resolved, ray) as chosen,
             Events(folder) if given.get("tensorboard") else nullcontext() as events,
         ):
-            if chosen.helps is not None:
-                take_part(resolved, chosen.helps, watch)
-                return
             processes, mix_versions = jobs or chosen.jobs, bool(given.get("mix_versions"))
             watch.also = None if events is None else events.show
             keep: Keep = given["keep"] if given.get("keep") else "best"
             outcome = carry_out(
-                resolved, folder, processes, watch, mix_versions, chosen.execute, keep
+                *(known, resolved, folder, processes, watch, mix_versions, chosen.execute, keep),
+                trial=trial,
             )
     except KeyboardInterrupt as stop:
         console.print("Stopped. The same command continues from here.")
         sys.exit(getattr(stop, "code", 130))
+    what = folder if trial is None else f"Trial {trial} of {folder}"
     if outcome.was_finished:
-        console.print(f"{folder} is finished: nothing is left to train.", highlight=False)
-    if (folder / RESULTS).exists():
+        text = f"{what} is finished: nothing is left to train."
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+    if trial is None and (folder / RESULTS).exists():
         try:
             report(folder)
         except StudyError as error:
@@ -146,29 +142,14 @@ def check_jobs(jobs: int | None) -> None:
         raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
 
 
-def _places(given: dict[str, Any]) -> tuple[RayOptions | None, Devices]:
-    """The cluster, where one is asked for, and the devices of one training."""
-    from ..studies.execute.parallel import Devices
-    from ..studies.execute.ray_cluster import RayOptions
+def _ray(given: dict[str, Any]) -> RayOptions | None:
+    """Return the options of the cluster, None without one."""
+    from ..studies.execute.ray import RayOptions
 
-    devices = Devices(*(1 if given.get(n) is None else given[n] for n in ("devices", "nodes")))
     if given.get("executor") == "ray":
         each = given.get("cpus_per_trial"), given.get("gpus_per_trial")
-        return RayOptions(given.get("address"), *each), devices
+        return RayOptions(given.get("address"), *each)
     for name in ("address", "cpus_per_trial", "gpus_per_trial"):
         if given.get(name) is not None:
-            raise StudyError(f"`{name}` is for `executor` ray only.")
-    return None, devices
-
-
-def _chosen(study: Study[Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The models that a shortcut such as `compression` stands for, where one was given."""
-    for choice in study.choices:
-        if (value := given.get(choice.name)) is not None:
-            if given.get("models") is not None:
-                raise StudyError(f"Expected `models` or `{choice.name}`, got both.")
-            return {"models": choice.models[value]}
-    return {}
-
-
-app = study_command("run", run, flags_of)
+            raise StudyError(f"--{name.replace('_', '-')} is for --executor ray only.")
+    return None

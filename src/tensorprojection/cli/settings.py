@@ -1,43 +1,79 @@
-"""Flags of the command line from a study's settings, so that each is declared once."""
+"""Flags that several commands have, and those of a study's settings, each declared once."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
 from ..studies.config import RunConfig, absolute, own_settings
 from ..studies.errors import StudyError
-from ..studies.registry import STUDIES, find_study
-from ..studies.study import Study
+
+if TYPE_CHECKING:
+    from ..studies.study import Study
+
+Flags = dict[str, Any]  # names and annotated types
 
 WHAT = Group("What is run", sort_key=0)
 HOW = Group("How it is run", sort_key=1)
 # The settings that say how a run is carried out, not what is trained.
 OF_HOW = ("threads", "device", "precision", "skip_unreadable")
 
+OwnStudy = Annotated[
+    str | None,
+    Parameter(help="The .py file of the run's own study. Its code is run, so it must be yours."),
+]
+TrialNumber = Annotated[
+    str, Parameter(help='Its number, from 1; "best" has the lowest validation loss.')
+]
 
-def study_in(tokens: Iterable[str]) -> Study[Any] | None:
-    """The study that a command line names, at any position; None where it names none."""
-    tokens = list(tokens)
-    if tokens and not tokens[0].startswith("-"):
-        return find_study(tokens[0])
-    for token in tokens:
-        if token in STUDIES or token.rpartition(":")[0].endswith(".py") or token.endswith(".py"):
-            return find_study(token)
-    return None
+
+def own_study(given: str | None) -> Study[Any] | None:
+    """Return the study that the user names, imported."""
+    from ..studies.registry import import_study
+
+    return None if given is None else import_study(given)
+
+
+def trial_number(given: str) -> int | Literal["best"]:
+    """Return the trial that the user names."""
+    if given == "best":
+        return "best"
+    if not given.isdigit():
+        raise StudyError(f"Expected a trial's number or best, got {given!r}.")
+    return int(given)
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of a list with commas.
+
+    >>> names_in("base, tpl1,")
+    ('base', 'tpl1')
+    """
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+# A study's settings
+
+
+def flag(kind: Any, group: Group, text: str) -> Any:
+    """Return the type of a flag, None if it is not given, with its help text."""
+    negative: dict[str, Any] = {"negative": ()} if kind is bool else {}
+    return Annotated[kind | None, Parameter(group=group, help=text, **negative)]
 
 
 def setting_flags(study: Study[Any] | None, names: Iterable[str] | None = None) -> Flags:
-    """A flag for each setting of the study; without one, of all of the paper's.
+    """Return a flag for each setting of the study; without one, of all of the paper's.
 
     Args:
         study: whose.
         names: which of the settings that all studies share; default all.
     """
+    from ..studies.registry import STUDIES
+
     shared = RunConfig.model_fields
     chosen = [name for name in shared if name != "study"] if names is None else list(names)
     flags = {name: _of_field(shared[name], HOW if name in OF_HOW else WHAT) for name in chosen}
@@ -48,40 +84,6 @@ def setting_flags(study: Study[Any] | None, names: Iterable[str] | None = None) 
     return flags
 
 
-def choice_flags(study: Study[Any] | None) -> Flags:
-    """A flag for each shortcut for `models`."""
-    return {
-        choice.name: flag(
-            Literal[tuple(choice.models)],
-            Group(f"{known.name.capitalize()} study"),
-            choice.description,
-        )
-        for known in (STUDIES.values() if study is None else (study,))
-        for choice in known.choices
-    }
-
-
-Flags = dict[str, Any]  # names and annotated types
-
-
-def refuse_others(study: Study[Any] | None, tokens: Iterable[str]) -> None:
-    """An error that says so where a flag belongs to another of the paper's studies."""
-    if study is None:
-        return
-    others = setting_flags(None, []) | choice_flags(None)
-    own = study.settings.model_fields.keys() | {choice.name for choice in study.choices}
-    for token in tokens:
-        name = token.partition("=")[0].removeprefix("--").replace("-", "_")
-        if token.startswith("--") and name in others.keys() - own:
-            raise StudyError(f"`{name}` is not a setting of the {study.name} study.")
-
-
-def flag(kind: Any, group: Group, text: str) -> Any:
-    """A flag of this type, None where it is not given, with its help text."""
-    negative: dict[str, Any] = {"negative": ()} if kind is bool else {}
-    return Annotated[kind | None, Parameter(group=group, help=text, **negative)]
-
-
 def _of_field(field: Any, group: Group) -> Any:
     # Lists are given with commas.
     kind = str if field.annotation == tuple[str, ...] else field.annotation
@@ -89,7 +91,7 @@ def _of_field(field: Any, group: Group) -> Any:
 
 
 def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings among what was given, as a configuration takes them, with absolute paths."""
+    """Return the settings among the given flags, as a configuration takes them."""
     fields = study.settings.model_fields
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -101,35 +103,48 @@ def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """The names of a list with commas.
+# A command whose flags depend on the study that it names
 
-    >>> names_in("base, tpl1,")
-    ('base', 'tpl1')
+
+def study_command(
+    name: str,
+    function: Callable[..., Any],
+    flags: Callable[[Study[Any] | None], Flags],
+    tokens: Sequence[str],
+) -> App:
+    """Return ``tpl NAME STUDY``, which calls ``function(study, **given)``.
+
+    Its flags are those of the study in the command line. Of another command its help is enough,
+    and no study is imported for it.
     """
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def command_of(name: str, carry_out: Callable[..., Any], flags: Flags) -> App:
-    """A command with these flags, which calls ``carry_out(study, **given)``."""
+    app = App(name=name, help=function.__doc__, version_flags=())
+    if tokens[:1] != [name]:
+        return app
 
     def command(study: str, /, **given: Any) -> Any:
-        return carry_out(study, **given)
+        return function(study, **given)
 
     P = inspect.Parameter
-    which = f"The study: {', '.join(STUDIES)}, a .py file with one, or package.module:NAME."
+    which = "The study: oct, chest, kvasir, a .py file with one, or package.module:NAME."
     parameters = [
         P("study", P.POSITIONAL_ONLY, annotation=Annotated[str, Parameter(help=which)]),
-        *(P(flag, P.KEYWORD_ONLY, default=None, annotation=kind) for flag, kind in flags.items()),
+        *(
+            P(flag, P.KEYWORD_ONLY, default=None, annotation=kind)
+            for flag, kind in flags(_study_in(tokens[1:])).items()
+        ),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__doc__ = carry_out.__doc__
-    app = App(name=f"tpl {name}", version_flags=(), result_action="return_value")
     app.default(command)
     return app
 
 
-def parse(command: App, tokens: Iterable[str]) -> Any:
-    """Parse the tokens by the command's flags, and call it."""
-    return command(list(tokens), exit_on_error=False, print_error=False)
+def _study_in(tokens: Sequence[str]) -> Study[Any] | None:
+    """Return the study that a command line names, at any position; None if it names none."""
+    from ..studies.registry import STUDIES, import_study
+
+    for k, token in enumerate(tokens):
+        is_file = token.endswith(".py") or token.rpartition(":")[0].endswith(".py")
+        if token in STUDIES or is_file or (k == 0 and not token.startswith("-")):
+            return import_study(token)
+    return None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .. import plot_spectra, suggest_out_shape
 from ..errors import ProjectionValueError
-from ..studies.data.npz_arrays import NpzArrays
+from ..studies.data.npz import open_npz
 from ..studies.errors import StudyError
 
 
@@ -58,8 +58,8 @@ def load_array(path: Path, name: str | None = None) -> NDArray[Any]:
         if path.suffix == ".npy":
             mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
             return mapped
-        with NpzArrays(path) as arrays:
-            chosen: NDArray[Any] = arrays.whole(_choose(list(arrays.headers), name, path))
+        with open_npz(path) as arrays:
+            chosen: NDArray[Any] = arrays[_choose(arrays.files, name, path)]
             return chosen
     except ProjectionValueError:
         raise

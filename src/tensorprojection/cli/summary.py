@@ -1,15 +1,24 @@
-"""``tpl summary``: the paper's model tables."""
+"""``tpl summary``: the paper's model tables, computed from the networks themselves.
+
+A row is a layer under the paper's name for it (sections 3.1.2, 3.2.2, 3.3.2), with its activation,
+the shape it gives with channels last, and its parameters. Footnotes say where the paper prints
+something else.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from ..studies.errors import StudyError
-from .study_command import study_command
-
 if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from ..studies.networks.layer_rows import ModelTable
     from ..studies.study import Study
     from .settings import Flags
 
@@ -22,22 +31,71 @@ def flags_of(study: Study[Any] | None) -> Flags:
 
 
 def summary(study: str, /, **given: Any) -> None:
-    """The networks of a study, layer by layer, with notes where the paper's tables differ."""
+    """Show the networks of a study, layer by layer, with notes where the paper's tables differ."""
     from rich.console import Console
 
-    from ..studies.registry import find_study
-    from ..studies.report.summary import as_json, render, tables
+    from ..studies.registry import import_study
     from .settings import as_settings
 
-    known = find_study(study)
-    try:
-        made = tables(known, **as_settings(known, given))
-    except ValueError as error:
-        raise StudyError(str(error)) from None
+    known = import_study(study)
+    made = tables(known, **as_settings(known, given))
     if given.get("json"):
         print(as_json(made))
     else:
         Console(highlight=False).print(render(made))
 
 
-app = study_command("summary", summary, flags_of)
+def tables(study: Study[Any], **settings: Any) -> list[ModelTable]:
+    """Return a table for every network of the study.
+
+    >>> from ..studies.chest import CHEST
+    >>> [(table.form, table.total) for table in tables(CHEST)]
+    [('base', 476484), ('tpl', 476420), ('tpl-mpca', 476420), ('tcl', 476420)]
+
+    Args:
+        study: whose networks.
+        settings: those that change the networks, such as ``size``; the paper's unless given.
+    """
+    from ..studies.config import resolve
+    from ..studies.networks.layer_rows import tables_for
+
+    preset = "paper" if "paper" in study.presets else None
+    return tables_for(study, resolve(study, preset, None, settings))
+
+
+def render(tables: Sequence[ModelTable]) -> Group:
+    """Return the tables one below the other, with their footnotes, for a rich console."""
+    from rich.console import Group
+    from rich.text import Text
+
+    notes = list(dict.fromkeys(row.note for t in tables for row in t.rows if row.note))
+    footnotes = (Text(f"[{k}] {note}") for k, note in enumerate(notes, start=1))
+    return Group(*(_render(t, notes) for t in tables), *footnotes)
+
+
+def _render(shown: ModelTable, notes: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    # Narrow enough for 80 columns with the U-Net's longest names.
+    result = Table(title=shown.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("Layer (activation)", "Name", "Output shape", "Param #"):
+        justify: Literal["left", "right"] = "right" if title == "Param #" else "left"
+        result.add_column(title, justify=justify, no_wrap=True)
+    for row in shown.rows:
+        mark = f" [{notes.index(row.note) + 1}]" if row.note else ""
+        result.add_row(
+            Text(row.layer + mark),
+            Text(row.name),
+            f"({', '.join(map(str, ('n', *row.output)))})",
+            "-" if row.parameters is None else f"{row.parameters:,}",
+        )
+    result.add_section()
+    result.add_row("Total", "", "", f"{shown.total:,}")
+    return result
+
+
+def as_json(tables: Sequence[ModelTable]) -> str:
+    """Return the tables as JSON: a list of objects with study, form, title, rows and total."""
+    return json.dumps([{**asdict(t), "total": t.total} for t in tables], indent=1)

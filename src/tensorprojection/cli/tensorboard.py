@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..studies.errors import StudyError
-from ..studies.execute.protocol import Event
-from ..studies.trial.unit import Epoch, Unit
+from ..studies.trial.job import Epoch, Event, Job
 
 
 class Events:
@@ -18,11 +17,11 @@ class Events:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
             raise StudyError(
-                "`tensorboard` needs TensorBoard: pip install 'tensorprojection[tensorboard]'."
+                "--tensorboard needs TensorBoard: pip install 'tensorprojection[tensorboard]'."
             ) from None
         self.folder = run / "tensorboard"
         self.make = SummaryWriter
-        self.writers: dict[Unit, Any] = {}
+        self.writers: dict[Job, Any] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -32,15 +31,15 @@ class Events:
             writer.close()
 
     def show(self, event: Event) -> None:
-        """Something has happened in training; epochs are written."""
+        """Write the event, if it is an epoch."""
         if not isinstance(event, Epoch):
             return
-        unit = event.unit
-        if unit not in self.writers:
-            place = self.folder / unit.model / f"{unit.trial + 1:03d}"
+        job = event.job
+        if job not in self.writers:
+            place = self.folder / job.model / f"{job.trial + 1:03d}"
             # An epoch that is trained again, after a kill, takes the place of the first.
-            self.writers[unit] = self.make(str(place), purge_step=event.row["epoch"])
+            self.writers[job] = self.make(str(place), purge_step=event.row["epoch"])
         for name, value in event.row.items():
             if isinstance(value, float):
-                self.writers[unit].add_scalar(name, value, event.row["epoch"])
-        self.writers[unit].flush()
+                self.writers[job].add_scalar(name, value, event.row["epoch"])
+        self.writers[job].flush()

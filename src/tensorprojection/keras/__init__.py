@@ -1,4 +1,4 @@
-"""The layers for Keras 3, on TensorFlow, JAX and PyTorch alike.
+"""The layers for Keras 3, on TensorFlow, JAX and PyTorch.
 
 >>> import keras
 >>> from tensorprojection.keras import TensorProjection
@@ -9,7 +9,7 @@
 >>> model.output_shape
 (None, 6, 6, 32)
 
-Torch is imported only where it is Keras's backend.
+Torch is imported only if it is Keras's backend.
 """
 
 try:
@@ -30,13 +30,13 @@ if tuple(map(int, _keras.__version__.split(".")[:2])) < (3, 9):
 from .authors import TensorProjectionLayer, TransposeTensorProjectionLayer
 from .convert import from_torch, to_torch
 from .frozen import FrozenProjection
+from .initializers import BlockInitializer, BlurInitializer, DctInitializer
 from .layers import TensorProjection, TransposeTensorProjection
-from .starts import BlockStart, BlurStart, DCTStart
 
 __all__ = [
-    "BlockStart",
-    "BlurStart",
-    "DCTStart",
+    "BlockInitializer",
+    "BlurInitializer",
+    "DctInitializer",
     "FrozenProjection",
     "TensorProjection",
     "TensorProjectionLayer",

@@ -1,4 +1,4 @@
-"""The layers by the names and signatures of the paper's authors: change one import, and no more."""
+"""The layers with the names and signatures of the paper's authors: only the import changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .layers import TensorProjection, TransposeTensorProjection, _Projection
 
 
 class _Authors(_Projection):
-    """``q1, q2, q3, regularization='None', rate=0.1``; this package's own arguments by keyword."""
+    """``q1, q2, q3, regularization='None', rate=0.1``, and the paper's initialization of W."""
 
     def __init__(
         self,
@@ -20,14 +20,21 @@ class _Authors(_Projection):
         q3: int,
         regularization: str = "None",
         rate: float = 0.1,
+        kernel_initializer: Any = "normal",
         **kwargs: Any,
     ) -> None:
         self.q1, self.q2, self.q3 = q1, q2, q3
         penalty = None if regularization == "None" else regularization
-        super().__init__((q1, q2, q3), regularization=penalty, rate=rate, **kwargs)
+        super().__init__(
+            (q1, q2, q3),
+            kernel_initializer=kernel_initializer,
+            regularization=penalty,
+            rate=rate,
+            **kwargs,
+        )
 
     def _full_shape(self, in_shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        # Theirs leaves a mode alone wherever it would not get smaller (larger, transposed).
+        # The authors' layer leaves a mode alone if it would not get smaller (transposed: larger).
         if len(in_shape) == self.order:
             beyond = max if self.transposed else min
             self.out_shape = tuple(
@@ -40,18 +47,13 @@ class _Authors(_Projection):
         config = super().get_config()
         del config["out_shape"]
         penalty = config.pop("regularization")
-        return {
-            **config,
-            "q1": self.q1,
-            "q2": self.q2,
-            "q3": self.q3,
-            "regularization": penalty or "None",
-        }
+        sizes = {"q1": self.q1, "q2": self.q2, "q3": self.q3}
+        return {**config, **sizes, "regularization": penalty or "None"}
 
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class TensorProjectionLayer(_Authors, TensorProjection):
-    """:class:`TensorProjection` of order three, called as the authors' own layer is.
+    """:class:`TensorProjection` of order three, with the signature of the authors' layer.
 
     >>> layer = TensorProjectionLayer(6, 6, 32)
     >>> _ = layer.build((None, 12, 12, 32))
@@ -62,7 +64,7 @@ class TensorProjectionLayer(_Authors, TensorProjection):
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class TransposeTensorProjectionLayer(_Authors, TransposeTensorProjection):
-    """:class:`TransposeTensorProjection` of order three, called as the authors' own layer is.
+    """:class:`TransposeTensorProjection` of order three, with the signature of the authors' layer.
 
     >>> layer = TransposeTensorProjectionLayer(16, 16, 128)
     >>> layer(keras.ops.ones((2, 8, 8, 128))).shape[1:] == (16, 16, 128)

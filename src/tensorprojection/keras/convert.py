@@ -1,14 +1,13 @@
-"""The same layer in PyTorch and in Keras: weights go both ways."""
+"""Convert layers between PyTorch and Keras, with their weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 
 from ..errors import ProjectionTypeError, ProjectionValueError
-from . import ops
 from .layers import TensorProjection, TransposeTensorProjection, _Projection
 
 if TYPE_CHECKING:
@@ -16,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
-    """The PyTorch layer that computes the same.
+    """Return the PyTorch layer that computes the same.
 
     >>> layer = TensorProjection((6, 6, None))
     >>> layer.build((None, 12, 12, 32))
     >>> to_torch(layer, channels_first=True)
-    TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, init='normal', 144 parameters)
+    TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, ..., 144 parameters)
 
     Args:
         layer: a layer of this module that has been built.
         channels_first: for a layer in a network of ``(height, width, channels)``: the PyTorch layer
-            takes ``(channels, height, width)``, the last mode goes first.
+            takes ``(channels, height, width)``: the last mode becomes the first.
     """
     import torch
 
@@ -34,17 +33,20 @@ def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
 
     if not isinstance(layer, _Projection):
         raise ProjectionTypeError(
-            f"Expected a TensorProjection of Keras's or its transpose, got {type(layer).__name__}."
+            f"Expected a Keras TensorProjection or its transpose, got {type(layer).__name__}."
         )
     if not layer.built or layer.in_shape is None:
         raise ProjectionValueError(
-            f"Expected a layer that has been built, got {layer.name}: call it once before."
+            f"The layer {layer.name!r} has no weights yet. Call it once before to_torch()."
         )
     if None in layer.in_shape:
         raise ProjectionValueError(
             f"Expected every size of the input to be known, got {layer.in_shape}."
         )
-    order: Callable[[Any], list[Any]] = _last_first if channels_first else list
+
+    def order(modes: Any) -> list[Any]:
+        return [modes[-1], *modes[:-1]] if channels_first else list(modes)
+
     cls = pytorch.TransposeTensorProjection if layer.transposed else pytorch.TensorProjection
     other = cls(
         order(layer.in_shape),
@@ -56,12 +58,12 @@ def to_torch(layer: _Projection, *, channels_first: bool = False) -> Any:
     with torch.no_grad():
         for mine, W in zip(other.Ws, order(layer.Ws), strict=True):
             if mine is not None:
-                mine.copy_(torch.from_numpy(np.array(ops.concrete(W), dtype=np.float64)))
+                mine.copy_(torch.from_numpy(keras.ops.convert_to_numpy(W).astype(np.float64)))
     return other
 
 
 def from_torch(layer: pytorch._Projection, *, channels_last: bool = False, **kwargs: Any) -> Any:
-    """The Keras layer that computes the same as a PyTorch layer.
+    """Return the Keras layer that computes the same as a PyTorch layer.
 
     >>> import tensorprojection as tp
     >>> layer = from_torch(tp.TensorProjection((32, 12, 12), (20, 6, 6)), channels_last=True)
@@ -71,17 +73,19 @@ def from_torch(layer: pytorch._Projection, *, channels_last: bool = False, **kwa
     Args:
         layer: a :class:`tensorprojection.TensorProjection` or its transpose.
         channels_last: for a layer of ``(channels, height, width)``: the Keras layer takes
-            ``(height, width, channels)``, the first mode goes last.
-        kwargs: go to the Keras layer, such as ``name``.
+            ``(height, width, channels)``: the first mode becomes the last.
+        kwargs: passed to the Keras layer, such as ``name``.
     """
     from ..nn import layers as pytorch
 
     if not isinstance(layer, pytorch._Projection):
         raise ProjectionTypeError(
-            "Expected a TensorProjection of PyTorch's or its transpose, "
-            f"got {type(layer).__name__}."
+            f"Expected a PyTorch TensorProjection or its transpose, got {type(layer).__name__}."
         )
-    order: Callable[[Any], list[Any]] = _first_last if channels_last else list
+
+    def order(modes: Any) -> list[Any]:
+        return [*modes[1:], modes[0]] if channels_last else list(modes)
+
     cls = TransposeTensorProjection if layer.transposed else TensorProjection
     Ws = [W for W in order(layer.Ws) if W is not None]
     dtype = {"dtype": str(Ws[0].dtype).removeprefix("torch.")} if Ws else {}
@@ -91,13 +95,3 @@ def from_torch(layer: pytorch._Projection, *, channels_last: bool = False, **kwa
     other.build((None, *order(layer.in_shape)))
     other.set_weights([W.detach().double().cpu().numpy() for W in Ws])
     return other
-
-
-def _last_first(by_mode: Any) -> list[Any]:
-    *others, last = by_mode
-    return [last, *others]
-
-
-def _first_last(by_mode: Any) -> list[Any]:
-    first, *others = by_mode
-    return [*others, first]

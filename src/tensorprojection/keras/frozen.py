@@ -7,13 +7,42 @@ from typing import Any
 
 import keras
 
-from ..shapes import check_shape, read_shape
+from ..errors import ProjectionValueError
+from ..shapes import check_shape, not_floating, read_shape
 from . import ops
+
+Size = int | None  # None: not known, in a mode left alone
+
+
+class Multilinear(keras.layers.Layer):  # type: ignore[misc]
+    """Base of the layers: checks the input before Keras calls `call`."""
+
+    in_shape: tuple[Size, ...] | None = None  # None until the layer is built
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Keras wraps an error from `call` into a message of its own; from here it does not.
+        for x in args[:1] or [kwargs.get("inputs")]:
+            if hasattr(x, "dtype") and hasattr(x, "shape"):
+                self._check(x)
+        return super().__call__(*args, **kwargs)
+
+    def _check(self, x: Any) -> None:
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        if not keras.backend.is_float_dtype(dtype):
+            raise not_floating("the input", dtype)
+        if self.in_shape is None:
+            return  # `build` checks the shape
+        check_shape(tuple(x.shape), self.in_shape)
+        if len(x.shape) != len(self.in_shape) + 1:
+            raise ProjectionValueError(
+                f"Expected one batch axis and {len(self.in_shape)} modes, got an input of shape "
+                f"{tuple(x.shape)}."
+            )
 
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
-class FrozenProjection(keras.layers.Layer):  # type: ignore[misc]
-    """What ``layer.freeze()`` returns: the same map, with nothing to train and U's as weights.
+class FrozenProjection(Multilinear):
+    """The result of ``layer.freeze()``: the same map, with U's as weights that are not trained.
 
     >>> from tensorprojection.keras import TensorProjection
     >>> layer = TensorProjection((6, 6, None))
@@ -26,7 +55,7 @@ class FrozenProjection(keras.layers.Layer):  # type: ignore[misc]
 
     Args:
         shapes: of the U's by mode, ``larger × smaller``; None for a mode left alone.
-        transposed: whether the map is that of a transposed projection.
+        transposed: True for the map of a transposed projection.
     """
 
     def __init__(
@@ -38,40 +67,21 @@ class FrozenProjection(keras.layers.Layer):  # type: ignore[misc]
             for shape in shapes
         ]
         self.transposed = transposed
-        for k, shape in enumerate(self.shapes, start=1):
-            U = None
-            if shape is not None:
-                U = self.add_weight(
-                    name=f"U{k}", shape=shape, initializer="zeros", trainable=False, autocast=False
-                )
-            setattr(self, f"U{k}", U)
-
-    @classmethod
-    def of(cls, layer: Any, Us: Sequence[Any]) -> FrozenProjection:
-        """From a layer and its U's as arrays."""
-        frozen = cls(
-            [None if U is None else U.shape for U in Us],
-            layer.transposed,
-            name=layer.name,
-            dtype=layer.dtype_policy,
-        )
-        frozen.set_weights([U for U in Us if U is not None])
-        return frozen
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Checked here, before Keras wraps what `call` raises into a message of its own.
-        for x in args[:1]:
-            if hasattr(x, "shape"):
-                in_shape = tuple(None if U is None else U[self.transposed] for U in self.shapes)
-                check_shape(tuple(x.shape), in_shape)
-        return super().__call__(*args, **kwargs)
+        self.in_shape = tuple(None if U is None else U[transposed] for U in self.shapes)
+        self.Us = [
+            None
+            if shape is None
+            else self.add_weight(
+                name=f"U{k}", shape=shape, initializer="zeros", trainable=False, autocast=False
+            )
+            for k, shape in enumerate(self.shapes, start=1)
+        ]
 
     def call(self, inputs: Any) -> Any:
-        Us = [getattr(self, f"U{k}") for k in range(1, len(self.shapes) + 1)]
-        Us = [None if U is None else U.value for U in Us]
-        return ops.back_project(inputs, Us) if self.transposed else ops.project(inputs, Us)
+        Us = [None if U is None else U.value for U in self.Us]
+        return ops.multilinear(inputs, Us, transposed=self.transposed)
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Sequence[Size]) -> tuple[Size, ...]:
         sizes = zip(input_shape[1:], self.shapes, strict=True)
         return (
             input_shape[0],

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import keras
 
 from ..eps import EpsMode, check_eps
-from ..errors import ProjectionValueError
-from ..shapes import check_shape, complete, not_floating, per_mode, read_shape
-from . import ops
-from .export import constants, is_exporting
-from .frozen import FrozenProjection
-from .penalties import PENALTIES, check_penalty
-from .starts import get_start
-
-Size = int | None  # None: not known, in a mode left alone
+from ..errors import ProjectionTypeError, ProjectionValueError
+from ..shapes import complete, per_mode, read_shape
+from . import initializers, ops
+from .frozen import FrozenProjection, Multilinear, Size
 
 
-class _Projection(keras.layers.Layer):  # type: ignore[misc]
-    """What the two layers share: the W's, and the map made of them."""
+def _reconstruction_error(x: Any, z: Any, Us: Sequence[Any], transposed: bool) -> Any:
+    """The root mean square of what the back-projection of Z misses of X, averaged over samples."""
+    return _mean_rms(x - ops.multilinear(z, Us, transposed=not transposed))
+
+
+def _spread(x: Any, z: Any, Us: Sequence[Any], transposed: bool) -> Any:
+    """The root mean square distance of Z's samples from their mean, averaged over samples."""
+    return _mean_rms(z - keras.ops.mean(z, axis=0, keepdims=True))
+
+
+def _mean_rms(x: Any) -> Any:
+    squares = keras.ops.mean(keras.ops.square(x), axis=tuple(range(1, len(x.shape))))
+    # The root's gradient at 0 is infinite; here it is 0, as in PyTorch's `vector_norm`.
+    positive = squares > 0
+    roots = keras.ops.sqrt(keras.ops.where(positive, squares, keras.ops.ones_like(squares)))
+    return keras.ops.mean(keras.ops.where(positive, roots, keras.ops.zeros_like(squares)))
+
+
+# By the names of the paper's authors.
+_PENALTIES: dict[str, Callable[[Any, Any, Sequence[Any], bool], Any]] = {
+    "reconstruction_error": _reconstruction_error,
+    "total_variation": _spread,
+}
+
+
+class _Projection(Multilinear):
+    """The part that both layers share: the W's, and the map made of them."""
 
     transposed: ClassVar[bool]
 
@@ -30,23 +50,30 @@ class _Projection(keras.layers.Layer):  # type: ignore[misc]
         *,
         eps: float | Sequence[float | None] | None = None,
         eps_mode: EpsMode = "absolute",
-        kernel_initializer: Any = "normal",
+        kernel_initializer: Any = "auto",
         kernel_regularizer: Any = None,
         regularization: str | None = None,
         rate: float = 0.1,
         **kwargs: Any,
     ) -> None:
+        if "init" in kwargs:  # the PyTorch layer's name for it
+            raise ProjectionTypeError(
+                f"{type(self).__name__} has no argument 'init'. "
+                f"Use kernel_initializer={kwargs['init']!r}."
+            )
         super().__init__(**kwargs)
         self.out_shape = read_shape("out_shape", out_shape, none_allowed=True)
         self.eps_mode: EpsMode = eps_mode
         self.eps = tuple(check_eps(e, eps_mode) for e in per_mode("eps", eps, self.order))
-        starts = per_mode("kernel_initializer", kernel_initializer, self.order)
-        self.kernel_initializer = tuple(map(get_start, starts))
+        self.kernel_initializer = initializers.by_mode(kernel_initializer, self.order)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.regularization = check_penalty(regularization, type(self).__name__)
+        if regularization is not None and regularization not in _PENALTIES:
+            raise ProjectionValueError(
+                f"Expected regularization to be None or one of "
+                f"{', '.join(map(repr, _PENALTIES))}, got {regularization!r}."
+            )
+        self.regularization = regularization
         self.rate = rate
-        self.in_shape: tuple[Size, ...] | None = None
-        self.W_names = tuple(f"W{k}" for k in range(1, self.order + 1))
 
     @property
     def order(self) -> int:
@@ -56,25 +83,24 @@ class _Projection(keras.layers.Layer):  # type: ignore[misc]
     @property
     def Ws(self) -> list[Any]:
         """The variables by mode, None for a mode left alone."""
-        return [getattr(self, name) for name in self.W_names]
+        return [getattr(self, f"W{k}") for k in range(1, self.order + 1)]
 
     def build(self, input_shape: Sequence[Size]) -> None:
-        self.in_shape = tuple(input_shape[1:])
-        full = self._full_shape(self.in_shape)
-        for name, p, q, start in zip(
-            self.W_names, self.in_shape, full, self.kernel_initializer, strict=True
-        ):
+        in_shape = tuple(input_shape[1:])
+        full = self._full_shape(in_shape)
+        modes = zip(in_shape, full, self.kernel_initializer, strict=True)
+        for k, (p, q, initializer) in enumerate(modes, start=1):
             W = None
             if p is not None and q is not None and p != q:
                 W = self.add_weight(
-                    name=name,
+                    name=f"W{k}",
                     shape=(max(p, q), min(p, q)),
-                    # A copy per mode: one initializer would draw the same values twice.
-                    initializer=start.clone() if hasattr(start, "clone") else start,
+                    initializer=initializer,
                     regularizer=self.kernel_regularizer,
                     autocast=False,  # U is computed in the variables' type; see `ops.polar`
                 )
-            setattr(self, name, W)
+            setattr(self, f"W{k}", W)
+        self.in_shape = in_shape
         self.built = True
 
     def _full_shape(self, in_shape: Sequence[Size]) -> tuple[Size, ...]:
@@ -93,63 +119,60 @@ class _Projection(keras.layers.Layer):  # type: ignore[misc]
     def compute_output_shape(self, input_shape: Sequence[Size]) -> tuple[Size, ...]:
         return (input_shape[0], *self._full_shape(input_shape[1:]))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Checked here, before Keras wraps what `call` raises into a message of its own.
-        for x in args[:1] or [kwargs.get("inputs")]:
-            if hasattr(x, "dtype") and hasattr(x, "shape"):
-                self._check(x)
-                if self.built and not ops.is_symbolic(x):
-                    for name, W in zip(self.W_names, self.Ws, strict=True):
-                        ops.check_weight(name, W, self.eps_mode)
-        return super().__call__(*args, **kwargs)
-
-    def _check(self, x: Any) -> None:
-        dtype = keras.backend.standardize_dtype(x.dtype)
-        if not keras.backend.is_float_dtype(dtype):
-            raise not_floating("the input", dtype)
-        if self.in_shape is None:
-            return  # `build` checks it
-        check_shape(tuple(x.shape), self.in_shape)
-        if len(x.shape) != self.order + 1:
-            raise ProjectionValueError(
-                f"Expected one batch axis and {self.order} modes, got an input of shape "
-                f"{tuple(x.shape)}."
-            )
-
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        if is_exporting(inputs):
-            map_by = ops.back_project if self.transposed else ops.project
-            return map_by(inputs, constants(self))
-        Ws = [None if W is None else W.value for W in self.Ws]
-        z = ops.project_by_weights(inputs, Ws, self.eps, self.eps_mode, transposed=self.transposed)
+    def call(self, inputs: Any) -> Any:
+        if ops.is_exporting(inputs):
+            return ops.multilinear(inputs, self._constants(), transposed=self.transposed)
+        Us = self.projections()
+        z = ops.multilinear(inputs, Us, transposed=self.transposed)
         if self.regularization is not None:
-            penalty = PENALTIES[self.regularization](self, inputs, z)
+            x, y = (keras.ops.cast(t, self.variable_dtype) for t in (inputs, z))
+            penalty = _PENALTIES[self.regularization](x, y, Us, self.transposed)
             self.add_loss(self.rate * keras.ops.log(penalty))
         return z
 
     def projections(self) -> list[Any]:
-        """The U's by mode (``larger × smaller``), None for a mode left alone; differentiable."""
+        """Return the U's by mode (``larger × smaller``), None for a mode left alone.
+
+        They are differentiable functions of the W's.
+        """
+        return self._projections([None if W is None else W.value for W in self.Ws])
+
+    def _projections(self, Ws: Sequence[Any]) -> list[Any]:
         return [
-            None if W is None else ops.polar(W.value, e, eps_mode=self.eps_mode)
-            for W, e in zip(self.Ws, self.eps, strict=True)
+            None if W is None else ops.polar(W, eps, eps_mode=self.eps_mode)
+            for W, eps in zip(Ws, self.eps, strict=True)
         ]
 
+    def _constants(self) -> list[Any]:
+        """The U's as NumPy arrays, also while an exporter traces the layer."""
+        with ops.outside_trace():
+            # Not `value`, which may be a tracer.
+            Us = self._projections([None if W is None else W._value for W in self.Ws])
+            return [None if U is None else keras.ops.convert_to_numpy(U) for U in Us]
+
     def freeze(self) -> FrozenProjection:
-        """The layer as it is now, as a constant: nothing to train, the U's as its weights."""
+        """Return the layer as it is now, as a constant: nothing to train, the U's as weights."""
         if not self.built:
             raise ProjectionValueError(
-                f"Expected a layer that has been built, got {self.name}: call it once before."
+                f"The layer {self.name!r} has no weights yet. Call it once before freeze()."
             )
-        return FrozenProjection.of(self, constants(self))
+        Us = self._constants()
+        frozen = FrozenProjection(
+            [None if U is None else U.shape for U in Us],
+            self.transposed,
+            name=self.name,
+            dtype=self.dtype_policy,
+        )
+        frozen.set_weights([U for U in Us if U is not None])
+        return frozen
 
     def get_config(self) -> dict[str, Any]:
-        starts = [keras.initializers.serialize(start) for start in self.kernel_initializer]
         return {
             **super().get_config(),
             "out_shape": self.out_shape,
             "eps": self.eps,
             "eps_mode": self.eps_mode,
-            "kernel_initializer": starts,
+            "kernel_initializer": [*map(keras.initializers.serialize, self.kernel_initializer)],
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "regularization": self.regularization,
             "rate": self.rate,
@@ -158,7 +181,7 @@ class _Projection(keras.layers.Layer):  # type: ignore[misc]
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class TensorProjection(_Projection):
-    r"""Shrinks a feature tensor along every mode at once by learned orthonormal projections.
+    r"""Shrink a feature tensor along every mode at once by learned orthonormal projections.
 
     .. math::
         \mathcal Z = \mathcal X \times_1 U_1^\top \times_2 U_2^\top \cdots, \qquad
@@ -176,10 +199,13 @@ class TensorProjection(_Projection):
         eps: the paper's ε (ε² is added to WᵀW), one number or one per mode. Default 1e-3, the
             paper's; 1e-5 with ``eps_mode="relative"``.
         eps_mode: ``"absolute"``, the paper's, or ``"relative"``: ε² times tr(WᵀW)/q.
-        kernel_initializer: the start of W, one or one per mode: ``"normal"`` (standard deviation
-            0.05, the paper's); ``"orthogonal"``; ``"block"``, average pooling up to a factor;
-            ``"blur"``, the closest to anti-aliased pooling; ``"dct"``, spectral pooling; or an
-            initializer of Keras's.
+        kernel_initializer: initialization of W, one for all modes or one per mode. ``"auto"``: from
+            three modes on, ``BlockInitializer(gain=3)`` for every mode but the last, the channels,
+            which get ``"normal"``; with one or two modes ``"normal"``. For data without channels,
+            or with channels elsewhere, give one per mode: ``"normal"`` (standard deviation 0.05,
+            the paper's for all modes); ``"orthogonal"``; ``"block"``, average pooling up to a
+            factor; ``"blur"``, the closest to anti-aliased pooling; ``"dct"``, spectral pooling; or
+            a Keras initializer.
         kernel_regularizer: a penalty on every W.
         regularization: an activity penalty of the paper's authors, added to the model's loss as
             ``rate * log(…)``: ``"reconstruction_error"``, the root mean square of what the
@@ -187,6 +213,7 @@ class TensorProjection(_Projection):
         rate: the penalty's factor.
 
     Attributes:
+        kernel_initializer: the initializers, one per mode.
         W1, W2, …: variables by mode, ``p_k × q_k``; None for a mode left alone.
     """
 
@@ -195,7 +222,7 @@ class TensorProjection(_Projection):
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class TransposeTensorProjection(_Projection):
-    r"""Enlarges a feature tensor along every mode at once: the transpose of a projection.
+    r"""Enlarge a feature tensor along every mode at once: the transpose of a projection.
 
     .. math::
         \mathcal Z = \mathcal X \times_1 U_1 \times_2 U_2 \cdots, \qquad

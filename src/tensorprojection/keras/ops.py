@@ -3,7 +3,7 @@
 =============  =======================================  ==============================
 backend        U = W (WᵀW + ε²I)^(-1/2)                 the map
 =============  =======================================  ==============================
-``torch``      the PyTorch layer's own node of autograd, and its kernels
+``torch``      `polar_torch`: the PyTorch layer's own functions and kernels
 ``jax``        `polar_jax`: an island of float64        one `matmul` per mode
 ``tensorflow`` `polar_tensorflow`: float64              one `matmul` per mode
 =============  =======================================  ==============================
@@ -11,16 +11,17 @@ backend        U = W (WᵀW + ε²I)^(-1/2)                 the map
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from math import prod
 from typing import Any
 
 import keras
-import numpy as np
 
 from ..eps import EpsMode, check_eps
-from ..errors import DivergedError, ProjectionError, ProjectionValueError
+from ..errors import ProjectionError, ProjectionValueError
 
 Matrices = Sequence[Any]
 
@@ -33,9 +34,10 @@ _backend: Any = import_module(f".polar_{keras.backend.backend()}", __package__)
 
 
 def polar(W: Any, eps: float | None = None, *, eps_mode: EpsMode = "absolute") -> Any:
-    """The projection matrix ``U = W (WᵀW + ε²I)^(-1/2)``, with exact derivatives.
+    """Return the projection matrix ``U = W (WᵀW + ε²I)^(-1/2)``, with exact derivatives.
 
-    W is ``p × q`` with ``q <= p``; U has W's type, and is float32 where that is a half type.
+    W is ``p × q`` with ``q <= p``. U has the type of W, and is float32 if W has a half type. A W
+    with NaN or infinity gives NaN, and so does a zero W with a relative ε.
     """
     eps = check_eps(eps, eps_mode)
     p, q = W.shape[-2:] if len(W.shape) >= 2 else (0, 0)
@@ -49,76 +51,28 @@ def polar(W: Any, eps: float | None = None, *, eps_mode: EpsMode = "absolute") -
     return _backend.polar(W, eps, relative=eps_mode == "relative")
 
 
-def project(x: Any, Us: Matrices) -> Any:
-    """``x ×₁ U₁ᵀ ×₂ U₂ᵀ …`` over the last ``len(Us)`` axes of ``x``; None leaves a mode alone."""
-    return _multilinear(x, Us, transposed=False)
+def multilinear(x: Any, Us: Matrices, *, transposed: bool) -> Any:
+    """Return ``x ×₁ U₁ᵀ ×₂ U₂ᵀ …`` or, transposed, ``x ×₁ U₁ ×₂ U₂ …`` over the last axes of x.
 
-
-def back_project(z: Any, Us: Matrices) -> Any:
-    """``z ×₁ U₁ ×₂ U₂ …`` over the last ``len(Us)`` axes of ``z``: the transpose."""
-    return _multilinear(z, Us, transposed=True)
-
-
-def project_by_weights(
-    x: Any, Ws: Matrices, eps: Sequence[float], eps_mode: EpsMode, *, transposed: bool
-) -> Any:
-    """The layer's output from its input and its W's, one per mode or None."""
-    if keras.backend.backend() == "torch":
-        return _backend.project_by_weights(x, Ws, eps, eps_mode, transposed=transposed)
-    Us = [
-        None if W is None else polar(W, e, eps_mode=eps_mode) for W, e in zip(Ws, eps, strict=True)
-    ]
-    return _multilinear(x, Us, transposed=transposed)
-
-
-def concrete(variable: Any) -> Any:
-    """A variable's numbers as a NumPy array, also while a function is traced."""
-    return _backend.concrete(variable)
-
-
-def is_traced(x: Any) -> bool:
-    """Whether x stands for a value in a graph that is being built."""
-    traced: bool = _backend.is_traced(x)
-    return traced
-
-
-def is_symbolic(x: Any) -> bool:
-    """Whether x has no numbers: in a graph that is being built, or in Keras's own."""
-    return bool(keras.backend.is_keras_tensor(x)) or is_traced(x)
-
-
-def check_weight(name: str, variable: Any, eps_mode: EpsMode) -> None:
-    """Names a W that has diverged, where it has numbers that can be looked at."""
-    if variable is None or keras.backend.backend() == "torch":  # whose own node does it
-        return
-    W = variable.value
-    if is_traced(W) or not getattr(W, "is_fully_addressable", True):  # JAX, on several machines
-        return
-    numbers = keras.ops.convert_to_numpy(W)
-    if not np.isfinite(numbers).all():
-        raise DivergedError.not_finite(name)
-    if eps_mode == "relative" and not numbers.any():
-        raise DivergedError.no_scale(name)
-
-
-def _multilinear(x: Any, Us: Matrices, *, transposed: bool) -> Any:
-    Us = [None if U is None else keras.ops.cast(U, x.dtype) for U in Us]
+    None leaves a mode alone.
+    """
+    Us = [None if U is None else keras.ops.convert_to_tensor(U) for U in Us]
     if keras.backend.backend() == "torch":
         return _backend.multilinear(x, Us, transposed=transposed)
     first = len(x.shape) - len(Us)
     steps = []
     for axis, U in enumerate(Us, start=first):
         if U is not None:
-            A = keras.ops.transpose(U) if transposed else U
+            A = keras.ops.cast(keras.ops.transpose(U) if transposed else U, x.dtype)
             steps.append((A.shape[1] / A.shape[0], axis, A))
-    # What shrinks most goes first.
+    # The mode that shrinks most goes first.
     for _, axis, A in sorted(steps, key=lambda step: step[:2]):
         x = _mode_product(x, A, axis)
     return x
 
 
 def _mode_product(x: Any, A: Any, axis: int) -> Any:
-    """x multiplied by A along one axis: its size goes from A's rows to A's columns."""
+    """Multiply x by A along one axis, whose size goes from A's rows to A's columns."""
     before, after = tuple(x.shape[:axis]), tuple(x.shape[axis + 1 :])
     if not after:
         return keras.ops.matmul(x, A)
@@ -128,3 +82,26 @@ def _mode_product(x: Any, A: Any, axis: int) -> Any:
     flat = keras.ops.reshape(x, (-1, A.shape[0], prod(after)))
     out = keras.ops.matmul(keras.ops.transpose(A), flat)
     return keras.ops.reshape(out, (-1, *before[1:], A.shape[1], *after))
+
+
+def is_exporting(x: Any) -> bool:
+    """Return True inside ``model.export``.
+
+    Keras does not pass this on to a layer, but its exporters are among the callers. If Keras
+    renames them, an exported graph contains the decomposition and gives the same results.
+    """
+    if not _backend.is_traced(x):
+        return False
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("keras.src.") and "export" in module:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def outside_trace() -> AbstractContextManager[Any]:
+    """Compute with the values of variables, also while a function is traced."""
+    context: AbstractContextManager[Any] = _backend.outside_trace()
+    return context

@@ -1,16 +1,16 @@
 """W -> U on TensorFlow, in float64 inside, with derivatives of every order.
 
-The formulas are those of polar_jax.py, read backward: see Notes [Derivatives that float32 can
-hold] and [Closed under differentiation] there. In float64 they need no primitive of their own.
+Only H = (WᵀW + ε²I)^(1/2), its inverse G and the solution of a Lyapunov equation have gradients of
+their own. The gradients of the three need nothing but the three, so that V and s may be constants
+and no gradient goes through a decomposition. The rest, U = W G, is TensorFlow's to differentiate.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-
-from .jacobi import orthogonal_columns
 
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
@@ -23,125 +23,147 @@ except ImportError:  # not a public name; without it XLA's own, less exact decom
 Tensor = Any
 
 
-class _Spectrum(NamedTuple):
-    """U, and H = V diag(s) Vᵀ; all constants. ``shift`` is ε²/q where eps is relative, else 0."""
-
-    U: Tensor
-    V: Tensor
-    s: Tensor
-    shift: float
-
-
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def polar(W: Tensor, eps: float, relative: bool) -> Tensor:
     A = tf.cast(W, tf.float64)
-    return tf.cast(_U(A, _decompose(A, eps, relative)), W.dtype)
+    S = _decompose(tf.stop_gradient(A), eps, relative)
+    return tf.cast(tf.matmul(A, _inverse(_root(A, S), S)), W.dtype)
 
 
-def concrete(variable: Any) -> Any:
-    with tf.init_scope():
-        return variable._value.numpy()
+def outside_trace() -> AbstractContextManager[Any]:
+    return tf.init_scope()  # type: ignore[no-any-return]
 
 
 def is_traced(x: Any) -> bool:
     return not tf.executing_eagerly()
 
 
+class _Spectrum(NamedTuple):
+    """H = V diag(s) Vᵀ as constants. ``shift`` is ε²/q if ε is relative, else 0."""
+
+    V: Tensor
+    s: Tensor
+    shift: float
+
+
 def _decompose(A: Tensor, eps: float, relative: bool) -> _Spectrum:
     q = A.shape[-1]
-    A = tf.stop_gradient(A)
-    Q, R = tf.linalg.qr(A)
-    B, V = _columns(R)
-    squares = tf.reduce_sum(B * B, axis=0)
-    s = tf.sqrt(squares + eps * eps * (tf.reduce_mean(squares) if relative else 1.0))
-    U = tf.matmul(Q, tf.matmul(B / s, V, transpose_b=True))
-    U, V, s = map(tf.stop_gradient, (U, V, s))
-    return _Spectrum(U, V, s, eps * eps / q if relative else 0.0)
-
-
-def _columns(R: Tensor) -> tuple[Tensor, Tensor]:
-    """R V with orthogonal columns, and V."""
-    # XLA's singular values are exact to some 1e-5 only, and take ten seconds to compile.
+    trace = tf.reduce_sum(A * A)
+    added = eps * eps * (trace / q if relative else tf.ones_like(trace))
+    # NaN propagates from a W that is not finite, and from a zero W with a relative ε. The
+    # decompositions expect finite numbers.
+    valid = (trace + added > 0) & (trace < float("inf"))
+    _, R = tf.linalg.qr(tf.where(valid, A, tf.zeros_like(A)))
+    # XLA's singular values have errors of about 1e-5 and take ten seconds to compile.
     if not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        return orthogonal_columns(R)
-    sigma, P, V = tf.linalg.svd(R)
-    return P * sigma, V
+        B, V = orthogonal_columns(R)
+        squares = tf.reduce_sum(B * B, axis=0)
+    else:
+        sigma, _, V = tf.linalg.svd(R)
+        squares = sigma * sigma
+    s = tf.where(valid, tf.sqrt(squares + added), float("nan"))
+    return _Spectrum(tf.stop_gradient(V), tf.stop_gradient(s), eps * eps / q if relative else 0.0)
 
 
-# The four functions that are closed under differentiation.
+def _root(W: Tensor, S: _Spectrum) -> Tensor:
+    """H, the root of M = WᵀW + ε²I."""
 
-
-def _U(W: Tensor, S: _Spectrum) -> Tensor:
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def function(W: Tensor) -> Any:
-        def gradient(dU: Tensor) -> Tensor:
-            # The derivative of U is symmetric: U is the gradient of tr(H).
-            U, G = _U(W, S), _G(W, S)
-            Y = tf.matmul(U, dU, transpose_a=True)
-            T = tf.transpose(Y)
-            dW = tf.matmul(dU - tf.matmul(U, (Y + T) / 2 + _turn(W, (Y - T) / 2, S)), G)
-            if S.shift == 0:
-                return dW
-            return dW - S.shift * tf.reduce_sum(tf.matmul(U, tf.matmul(G, G)) * dU) * W
+        H = tf.matmul(S.V * S.s, S.V, transpose_b=True)
 
-        return tf.identity(S.U), gradient
+        def gradient(dH: Tensor) -> Tensor:
+            dM = _lyapunov(_root(W, S), dH, S)
+            total = dM + tf.transpose(dM)
+            if S.shift != 0:  # a relative ε² grows with tr(WᵀW)
+                total += 2 * S.shift * tf.linalg.trace(dM) * tf.eye(W.shape[-1], dtype=W.dtype)
+            return tf.matmul(W, total)
+
+        return H, gradient
 
     return function(W)
 
 
-def _G(W: Tensor, S: _Spectrum) -> Tensor:
+def _inverse(H: Tensor, S: _Spectrum) -> Tensor:
+    """G, the inverse of H."""
+
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def function(W: Tensor) -> Any:
+    def function(H: Tensor) -> Any:
         def gradient(dG: Tensor) -> Tensor:
-            G = _G(W, S)
-            return _through_H(W, -tf.matmul(G, tf.matmul(dG, G)), S)
+            G = _inverse(H, S)
+            return -tf.matmul(G, tf.matmul(dG, G))
 
         return tf.matmul(S.V / S.s, S.V, transpose_b=True), gradient
 
-    return function(W)
+    return function(H)
 
 
-def _turn(W: Tensor, K: Tensor, S: _Spectrum) -> Tensor:
-    """The X with H X + X H = H K - K H."""
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def function(W: Tensor, K: Tensor) -> Any:
-        rows, columns = S.s[:, None], S.s[None, :]
-
-        def gradient(dX: Tensor) -> Any:
-            X, Z = _turn(W, K, S), _lyapunov(W, dX, S)
-            dH = tf.matmul(Z, K - X, transpose_b=True) - tf.matmul(K + X, Z, transpose_a=True)
-            return _through_H(W, dH, S), _turn(W, dX, S)
-
-        return _in_eigenbasis(K, (rows - columns) / (rows + columns), S), gradient
-
-    return function(W, K)
-
-
-def _lyapunov(W: Tensor, C: Tensor, S: _Spectrum) -> Tensor:
+def _lyapunov(H: Tensor, C: Tensor, S: _Spectrum) -> Tensor:
     """The X with H X + X H = C."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def function(W: Tensor, C: Tensor) -> Any:
+    def function(H: Tensor, C: Tensor) -> Any:
+        inside = tf.matmul(S.V, tf.matmul(C, S.V), transpose_a=True)
+        inside /= S.s[:, None] + S.s[None, :]
+
         def gradient(dX: Tensor) -> Any:
-            X, Z = _lyapunov(W, C, S), _lyapunov(W, dX, S)
+            X, Z = _lyapunov(H, C, S), _lyapunov(H, dX, S)
             dH = -tf.matmul(Z, X, transpose_b=True) - tf.matmul(X, Z, transpose_a=True)
-            return _through_H(W, dH, S), Z
+            return dH, Z
 
-        return _in_eigenbasis(C, 1 / (S.s[:, None] + S.s[None, :]), S), gradient
+        return tf.matmul(S.V, tf.matmul(inside, S.V, transpose_b=True)), gradient
 
-    return function(W, C)
-
-
-def _in_eigenbasis(C: Tensor, factor: Tensor, S: _Spectrum) -> Tensor:
-    inside = tf.matmul(S.V, tf.matmul(C, S.V), transpose_a=True) * factor
-    return tf.matmul(S.V, tf.matmul(inside, S.V, transpose_b=True))
+    return function(H, C)
 
 
-def _through_H(W: Tensor, dH: Tensor, S: _Spectrum) -> Tensor:
-    """dL/dW where L depends on W through H, the root of M = WᵀW + ε²I."""
-    dM = _lyapunov(W, dH, S)
-    through = dM + tf.transpose(dM)
-    if S.shift != 0:
-        through += 2 * S.shift * tf.linalg.trace(dM) * tf.eye(tf.shape(dM)[0], dtype=dM.dtype)
-    return tf.matmul(W, through)
+# One-sided Jacobi rotations (Hestenes): the decomposition for XLA. Half of the columns are rotated
+# against the other half at once. Then all columns but the first move on by one place, as in a
+# round-robin tournament, so that each pair meets once per sweep.
+
+_SWEEPS = 30  # at most; about ten suffice
+_EXACT = 1e-9  # the largest cosine before a sweep's last rotations, which square it
+_NEGLIGIBLE = 1e-13  # of R's norm: a column that is shorter has no direction
+
+
+def orthogonal_columns(R: Tensor) -> tuple[Tensor, Tensor]:
+    """R V with orthogonal columns, and the orthogonal V, for a square R; in no order."""
+    q = int(R.shape[-1])
+    n = q + q % 2  # a column of zeros is added to an odd number
+    stacked = tf.pad(tf.concat([R, tf.eye(q, dtype=R.dtype)], axis=0), [[0, 0], [0, n - q]])
+    negligible = _NEGLIGIBLE * tf.norm(R)
+    places = [0, n - 1, *range(1, n - 1)]
+
+    def rotate(step: Tensor, stacked: Tensor, worst: Tensor) -> Any:
+        left, right = stacked[:, : n // 2], tf.reverse(stacked[:, n // 2 :], [1])
+        a = tf.reduce_sum(left[:q] ** 2, axis=0)
+        b = tf.reduce_sum(right[:q] ** 2, axis=0)
+        c = tf.reduce_sum(left[:q] * right[:q], axis=0)
+        lengths = tf.sqrt(a + negligible**2) * tf.sqrt(b + negligible**2)
+        cosine = tf.math.divide_no_nan(tf.abs(c), lengths)
+        # The smaller of the two angles that make the pair orthogonal.
+        zeta = tf.math.divide_no_nan(b - a, 2 * c)
+        sign = tf.where(zeta < 0, -tf.ones_like(zeta), tf.ones_like(zeta))
+        tangent = sign / (tf.abs(zeta) + tf.sqrt(1 + zeta * zeta))
+        tangent = tf.where(cosine > 0, tangent, tf.zeros_like(tangent))
+        cos = tf.math.rsqrt(1 + tangent * tangent)
+        sin = cos * tangent
+        turned = [cos * left - sin * right, tf.reverse(sin * left + cos * right, [1])]
+        moved = tf.gather(tf.concat(turned, axis=1), places, axis=1)
+        return step + 1, moved, tf.maximum(worst, tf.reduce_max(cosine))
+
+    def sweep(count: Tensor, stacked: Tensor, worst: Tensor) -> Any:
+        _, stacked, worst = tf.while_loop(
+            lambda step, *_: step < n - 1,
+            rotate,
+            (tf.constant(0), stacked, tf.zeros((), R.dtype)),
+        )
+        return count + 1, stacked, worst
+
+    if n > 1:
+        _, stacked, _ = tf.while_loop(
+            lambda count, stacked, worst: (count < _SWEEPS) & (worst > _EXACT),
+            sweep,
+            (tf.constant(0), stacked, tf.ones((), R.dtype)),
+        )
+    # A whole sweep brings every column back to its place, so the column of zeros is the last.
+    return stacked[:q, :q], stacked[q:, :q]

@@ -1,1 +1,1 @@
-"""Multilinear PCA, the layer's unsupervised counterpart, and starts and shapes from data."""
+"""Multilinear PCA, and output shapes and initializations from data."""

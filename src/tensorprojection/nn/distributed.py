@@ -1,10 +1,10 @@
-"""Layers whose parameters, or inputs, are spread over processes as DTensors.
+"""Layers whose parameters or inputs are DTensors, sharded over processes.
 
 Note [W is gathered]
-    U depends on every entry of W, and W is small. So a W that is spread over processes is gathered,
-    and each process works with the whole of it, on its own samples. Autograd brings the gradient
-    back to where W's parts are. FSDP2 does the same by itself for a forward pass, but not where a
-    method of the layer is called outside of one.
+    U depends on every entry of W, and W is small. So a sharded W is gathered, and each process
+    works with the whole of it, on its own samples. Autograd brings the gradient back to W's shards.
+    FSDP2 does the same by itself for a forward pass, but not if a method of the layer is called
+    outside of one.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 from torch import Tensor
 
-from ..engine.layout import Matrices, memory_order, strided
 from ..errors import ProjectionTypeError
+from ..ops.layout import Matrices, memory_order, strided
 
 
 def is_distributed(x: Tensor | None) -> bool:
-    """Whether x is a DTensor; its class, slow to import, is not imported where nobody has one."""
+    """Return True for a DTensor. Its class is slow to import, so it is not imported for others."""
     return hasattr(x, "full_tensor")
 
 
 def gathered(Ws: Matrices) -> list[Tensor | None]:
-    """The W's as ordinary tensors, each whole; differentiable."""
+    """Return the W's as ordinary tensors, each whole; differentiable."""
     return [W.full_tensor() if is_distributed(W) else W for W in Ws]  # type: ignore[union-attr]
 
 
 def run_distributed(
     run: Callable[[Tensor, Matrices], Tensor], x: Any, Ws: Matrices, order: int
 ) -> Tensor:
-    """``run`` for a DTensor x, split along batch axes only; the result is split like x."""
+    """Call ``run`` for a DTensor x, sharded along batch axes only; the result is sharded like x."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     for k, W in enumerate(Ws, start=1):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 
-from ..engine.dispatch import engine
-from ..engine.dtypes import check_input
-from ..engine.layout import Layout
-from ..engine.plan import Costs, Steps
 from ..errors import ProjectionValueError
+from ..ops.dtypes import check_input
+from ..ops.kernels.library import kernels
+from ..ops.layout import Layout, layout_of
+from ..ops.plan import Costs, Steps
 from .layers import TensorProjection, TransposeTensorProjection
 
 Modes = tuple[tuple[int, ...], ...]
@@ -81,7 +82,8 @@ def explain(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> E
             "Expected a layer that knows its shapes, as a lazy one does after its first call."
         )
     check_input(x, layer.in_shape)
-    layout = engine().layout(x, layer.Ws)
+    tiles = bool(kernels()) and x.dtype == torch.float32 and x.device.type == "cpu"
+    layout = layout_of(x, layer.Ws, transposed=layer.transposed, tiles=tiles)
     p = layout.plan
     costs = Costs(p.large, p.small, p.touched, p.tiles)
     shrink = _choice(layout, p.shrink, costs.ways, costs.shrink)
@@ -96,9 +98,6 @@ def explain(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> E
         backward("backward, input"),
         pair("backward, U"),
     )
-
-
-plan = explain  # its former name
 
 
 def _choice(

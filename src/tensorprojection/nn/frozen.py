@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx, nn
 
-from ..algebra.multilinear import back_project, project, times
-from ..engine import torch_private
-from ..engine.dtypes import check_input
+from ..functional import back_project, project
+from ..ops.dtypes import check_input
+from ..ops.multilinear import mode_matmul
+from ..ops.tracing import outside_jit_trace
 from ..shapes import Shape
 
 
 class FrozenProjection(nn.Module):
-    """What :meth:`TensorProjection.freeze` returns: the same map, no parameters, U's as buffers.
+    """A projection without parameters, its U's as buffers: from :meth:`TensorProjection.freeze`.
 
-    It goes wherever a model is deployed: torch.export, torch.compile, ONNX by either exporter,
+    It is for deployment: torch.export, torch.compile, ONNX by either exporter,
     torch.fx, torch.jit.trace and torch.jit.script.
 
     >>> import torch, tensorprojection as tp
@@ -47,18 +48,18 @@ class FrozenProjection(nn.Module):
     def _planned(self, x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
             return self._plain(x)
-        with torch_private.without_jit_trace():  # a comparison of sizes is no part of a trace
+        with outside_jit_trace():  # a comparison of sizes is not part of a trace
             check_input(x, self.in_shape)
         Us = [getattr(self, f"U{k}") for k in range(1, len(self.in_shape) + 1)]
         return back_project(x, Us) if self.transposed else project(x, Us)
 
     def _plain(self, x: Tensor) -> Tensor:
-        """The map by operations that TorchScript and torch.fx know: the modes are the last axes."""
+        """Return the map with operations that TorchScript and torch.fx know."""
         for name, U in self.named_buffers():
             if U is not None:  # to TorchScript, a mode left alone has a buffer too
                 axis = int(name[1:]) - 1 - len(self.in_shape)
                 A = U.transpose(0, 1) if self.transposed else U
-                x = times(x, A.to(x.dtype), axis)
+                x = mode_matmul(x, A.to(x.dtype), axis)
         return x
 
     def extra_repr(self) -> str:

@@ -12,14 +12,14 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ..algebra import penalties
-from ..algebra.modes import vec
-from ..algebra.starts import normal_, orthogonal_
-from ..engine.dtypes import cast, check_input, map_dtype, no_autocast
-from ..errors import ProjectionTypeError, ProjectionValueError
+from .. import penalties
+from ..errors import ProjectionDeviceError, ProjectionTypeError, ProjectionValueError
+from ..functional import vec
+from ..init import normal_, orthogonal_
+from ..ops.dtypes import cast, check_input, map_dtype, no_autocast
 from ..shapes import Shape, read_shape
 
-STARTS = {"normal": normal_, "orthogonal": orthogonal_}
+INITS = {"normal": normal_, "orthogonal": orthogonal_}
 
 
 class HOPE(nn.Module):
@@ -51,7 +51,7 @@ class HOPE(nn.Module):
         features: q, the length of z: the output is ``(q,)``, or ``(q, height', width')``.
         patch: the window's side, or height and width; None projects the whole tensor.
         stride: how far the window moves; default: its own size, so that patches do not overlap.
-        init: the start of U: ``"normal"`` or ``"orthogonal"``.
+        init: the initialization of U: ``"normal"`` or ``"orthogonal"``.
         device, dtype: of the parameter.
 
     Attributes:
@@ -85,9 +85,9 @@ class HOPE(nn.Module):
                 f"Expected at most {prod(vector)} features, the length of a vectorised {vector}: "
                 f"no more columns can be orthogonal, got {self.features}."
             )
-        if init not in STARTS:
+        if init not in INITS:
             raise ProjectionValueError(
-                f"Expected init to be one of {', '.join(map(repr, STARTS))}, got {init!r}."
+                f"Expected init to be one of {', '.join(map(repr, INITS))}, got {init!r}."
             )
         if dtype is not None and not dtype.is_floating_point:
             raise ProjectionTypeError(f"Expected a real floating-point dtype, got {dtype}.")
@@ -116,8 +116,8 @@ class HOPE(nn.Module):
         return (channels, *self.patch), tuple(places)
 
     def reset_parameters(self) -> None:
-        """Start U anew, as ``init`` says."""
-        STARTS[self.init](self.U)
+        """Initialize U again with ``init``."""
+        INITS[self.init](self.U)
 
     def columns(self) -> Tensor:
         """U with columns of length 1: what the layer multiplies by. Differentiable.
@@ -142,7 +142,7 @@ class HOPE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_input(x, self.in_shape)
         if self.U.device != x.device:
-            raise ProjectionTypeError(
+            raise ProjectionDeviceError(
                 f"Expected the input and the layer on one device, got the input on {x.device} "
                 f"and U on {self.U.device}."
             )

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 
-from ..algebra.multilinear import back_project, project
-from ..algebra.polar import polar
-from ..algebra.starts import INITS, check_scale
-from ..engine import torch_private
-from ..engine.device.flag import DeviceFlag
-from ..engine.dispatch import by_products
-from ..engine.dtypes import back_like, check_input, in_float64, map_dtype
-from ..engine.interface import LayerOptions
-from ..engine.layout import Matrices
-from ..engine.tracing import in_compiler, in_jit_trace, is_exported
 from ..eps import EpsMode, check_eps
-from ..errors import ProjectionTypeError, ProjectionValueError
+from ..errors import ProjectionDeviceError, ProjectionTypeError, ProjectionValueError
+from ..functional import back_project, project
+from ..init import Init, init_name, initialize, resolve
+from ..ops.dtypes import back_like, check_input, in_float64, map_dtype
+from ..ops.layout import Matrices
+from ..ops.polar import exported_projections, let_dynamo_export, projections
+from ..ops.torch_steps import derivative_dtype
+from ..ops.tracing import is_cacheable, is_exporting, outside_jit_trace
 from ..shapes import Shape, complete, per_mode, read_shape
-from .compiled import can_be_one_operator, project_by_weights, run_as_operator
 from .distributed import gathered, is_distributed, run_distributed
-from .eval_cache import CachedProjections, may_keep, renew
-from .exported import exported_projections
 from .frozen import FrozenProjection
-from .fused import can_be_one_node
 
 Other = TypeVar("Other", bound="_Projection")
+
+
+class _Cache(NamedTuple):
+    """U's, copies of the W's they came from, and the settings they were computed with."""
+
+    Ws: list[Tensor]
+    Us: list[Tensor | None]
+    settings: tuple[object, ...]
+
+    def is_of(self, Ws: Sequence[Tensor]) -> bool:
+        return len(self.Ws) == len(Ws) and all(
+            a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(self.Ws, Ws, strict=True)
+        )
 
 
 class _Projection(nn.Module):
@@ -53,18 +59,12 @@ class _Projection(nn.Module):
         *,
         eps: float | Sequence[float | None] | None = None,
         eps_mode: EpsMode = "absolute",
-        init: str | Sequence[str] = "normal",
-        init_scale: float | Sequence[float] = 1.0,
+        init: Init | Sequence[Init] = "auto",
+        init_scale: float | Sequence[float] | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
-        **unknown: Never,
     ) -> None:
         super().__init__()
-        if unknown:  # Python's own message would name a class that nobody knows
-            raise ProjectionTypeError(
-                f"{type(self).__name__} has no option {next(iter(unknown))!r}; its options are "
-                "eps, eps_mode, init, init_scale, device and dtype."
-            )
         self.in_shape = read_shape("in_shape", in_shape, none_allowed=False)
         out = read_shape("out_shape", out_shape, none_allowed=True)
         self.out_shape = complete(self.in_shape, out, transposed=self.transposed)
@@ -77,18 +77,11 @@ class _Projection(nn.Module):
     def _read_options(
         self, order: int, eps: Any, eps_mode: EpsMode, init: Any, init_scale: Any
     ) -> None:
-        self.eps_mode: EpsMode = eps_mode
-        self.eps = tuple(check_eps(e, eps_mode) for e in per_mode("eps", eps, order))
-        self.init: tuple[str, ...] = per_mode("init", init, order)
-        for start in self.init:
-            if start not in INITS:
-                raise ProjectionValueError(
-                    f"Expected init to be one of {', '.join(map(repr, INITS))}, got {start!r}."
-                )
-        self.init_scale = tuple(map(check_scale, per_mode("init_scale", init_scale, order)))
+        self._eps_mode: EpsMode = eps_mode
+        self._eps = tuple(check_eps(e, eps_mode) for e in per_mode("eps", eps, order))
+        self.init, self.init_scale = resolve(init, init_scale, order)
         self._names = tuple(f"W{k}" for k in range(1, order + 1))
-        self._kept: CachedProjections | None = None
-        self._flag = DeviceFlag()
+        self._cache: _Cache | None = None
 
     def _W_shapes(self) -> list[tuple[int, int] | None]:
         """Shape (larger, smaller) of each W; None for a mode left alone."""
@@ -103,6 +96,26 @@ class _Projection(nn.Module):
         return len(self.init)
 
     @property
+    def eps(self) -> tuple[float, ...]:
+        """ε by mode; assign one number or one per mode."""
+        return self._eps
+
+    @eps.setter
+    def eps(self, eps: float | Sequence[float | None] | None) -> None:
+        self._eps = tuple(check_eps(e, self.eps_mode) for e in per_mode("eps", eps, self.order))
+
+    @property
+    def eps_mode(self) -> EpsMode:
+        """``"absolute"`` or ``"relative"``."""
+        return self._eps_mode
+
+    @eps_mode.setter
+    def eps_mode(self, eps_mode: EpsMode) -> None:
+        for eps in self.eps:
+            check_eps(eps, eps_mode)
+        self._eps_mode = eps_mode
+
+    @property
     def Ws(self) -> list[Tensor | None]:
         """The parameters by mode, None for a mode left alone.
 
@@ -111,84 +124,104 @@ class _Projection(nn.Module):
         return [getattr(self, name) for name in self._names]
 
     def reset_parameters(self) -> None:
-        """Start every W anew, as ``init`` says."""
+        """Initialize every W again with ``init``."""
         for k in range(1, self.order + 1):
-            self._start(k)
+            self._initialize_W(k)
 
-    def _start(self, k: int) -> None:
+    def _initialize_W(self, k: int) -> None:
         W = getattr(self, f"W{k}")
         if W is not None:
-            INITS[self.init[k - 1]](W)
-            if self.init_scale[k - 1] != 1:
-                with torch.no_grad():
-                    W.mul_(self.init_scale[k - 1])
+            initialize(W, self.init[k - 1], self.init_scale[k - 1], f"W{k}")
+
+    def set_projections(self, Us: Sequence[Tensor | None]) -> None:
+        """Set the W's so that :meth:`projections` returns these U's, up to ε²/2.
+
+        >>> layer = TensorProjection((8, 6), (4, None))
+        >>> U = torch.linalg.qr(torch.randn(8, 4))[0]
+        >>> layer.set_projections([U, None])
+        >>> bool(torch.allclose(layer.projections()[0], U, atol=1e-5))
+        True
+
+        Args:
+            Us: one matrix with orthonormal columns per mode, None for a mode left alone.
+        """
+        if len(Us) != self.order:
+            raise ProjectionValueError(
+                f"Expected one U or None per mode ({self.order}), got {len(Us)}."
+            )
+        for k, (U, shape) in enumerate(zip(Us, self._W_shapes(), strict=True), start=1):
+            found = None if U is None else tuple(U.shape)
+            if found != shape:
+                raise ProjectionValueError(f"Expected U{k} of shape {shape}, got {found}.")
+            if U is not None:
+                check_orthonormal(U, f"U{k}")
+        with torch.no_grad():
+            for W, U in zip(self.Ws, Us, strict=True):
+                if W is not None and U is not None:
+                    W.copy_(U)
 
     def projections(self, dtype: torch.dtype | None = None) -> list[Tensor | None]:
-        """The U's by mode (``larger × smaller``, orthonormal columns), None for a mode left alone.
+        """Return the U's by mode (``larger × smaller``, orthonormal columns), None for a mode left
+        alone.
 
         They are differentiable functions of the W's.
         """
-        return self._projections(self.Ws, dtype)
+        Ws = self.Ws
+        self._check_Ws(Ws)
+        return self._projections(gathered(Ws), dtype)
 
     def _projections(self, Ws: Matrices, dtype: torch.dtype | None) -> list[Tensor | None]:
-        self._check_Ws(Ws)
-        Ws = gathered(Ws)  # see Note [W is gathered]
-        return [None if W is None else self._polar(k, W, dtype) for k, W in enumerate(Ws, start=1)]
-
-    def _polar(self, k: int, W: Tensor, dtype: torch.dtype | None) -> Tensor:
-        return polar(W, self.eps[k - 1], eps_mode=self.eps_mode, dtype=dtype, name=f"W{k}")
+        present = [(W, eps) for W, eps in zip(Ws, self.eps, strict=True) if W is not None]
+        if not present:
+            return [None] * len(Ws)
+        matrices, eps = zip(*present, strict=True)
+        options = (eps, self.eps_mode == "relative", dtype or matrices[0].dtype)
+        if is_exporting() and not self.training:
+            let_dynamo_export()
+            found = iter(exported_projections(*options, *matrices))
+        else:
+            found = iter(projections(matrices, *options))
+        return [None if W is None else next(found) for W in Ws]
 
     def forward(self, x: Tensor) -> Tensor:
-        if in_compiler():
-            Ws = self.Ws
-            if can_be_one_operator(x, Ws, self.in_shape, self._W_shapes()):
-                relative = self.eps_mode == "relative"
-                options = (self.transposed, self.eps, relative)
-                return run_as_operator(x, Ws, *options, training=self.training)
         if isinstance(x, fx.Proxy):
-            return self._as_leaf(x)
-        with torch_private.without_jit_trace():  # a comparison of sizes is no part of a trace
-            check_input(x, self.in_shape)
+            return self._fx_leaf(x)
         Ws = self.Ws
-        self._check_device(x, Ws)
+        self._check(x, Ws)
         if is_distributed(x):
-            return run_distributed(self._forward, x, Ws, self.order)
-        return self._forward(x, gathered(Ws))
+            return run_distributed(self._project, x, Ws, self.order)
+        return self._project(x, gathered(Ws))
 
-    def _forward(self, x: Tensor, Ws: Matrices) -> Tensor:
-        if can_be_one_node(x, Ws) and not self._keeps(Ws):
-            self._check_Ws(Ws)
-            return project_by_weights(x, Ws, self._options(Ws))
-        Us = self._matrices(Ws, map_dtype(x))
+    def _project(self, x: Tensor, Ws: Matrices) -> Tensor:
+        """Return Eq. 1 or, transposed, Eq. 13."""
+        dtype = derivative_dtype(map_dtype(x))  # see Note [The derivative in float32]
+        get_Us = self._projections if self.training else self._cached_projections
+        Us = get_Us(Ws, dtype)
         return back_project(x, Us) if self.transposed else project(x, Us)
 
-    def _options(self, Ws: Matrices) -> LayerOptions:
-        options = LayerOptions(self.transposed, self.eps, self.eps_mode, self._names)
-        if in_compiler() or not by_products(*Ws):
-            return options
-        self._flag.check()
-        return options._replace(flag=self._flag)
-
-    def _as_leaf(self, x: fx.Proxy) -> Any:
-        """One call of a module in a graph of torch.fx, as torch's own layers are."""
+    def _fx_leaf(self, x: fx.Proxy) -> Any:
+        """Record one call of a module in a graph of torch.fx, as torch's own layers do."""
         tracer: Any = x.tracer
         if tracer.root is self:
             raise ProjectionTypeError(
-                "torch.fx traces a model that contains this layer, or the layer after freeze(), "
-                "not the layer alone."
+                "torch.fx cannot trace this layer alone. Trace a model that contains it, or trace "
+                "layer.freeze()."
             )
         return tracer.create_proxy("call_module", tracer.path_of_module(self), (x,), {})
 
-    def _check_device(self, x: Tensor, Ws: Matrices) -> None:
-        for k, W in enumerate(Ws, start=1):
-            if W is not None and W.device != x.device:
-                raise ProjectionTypeError(
-                    f"Expected the input and the layer on one device, got the input on {x.device} "
-                    f"and W{k} on {W.device}."
-                )
+    def _check(self, x: Tensor, Ws: Matrices) -> None:
+        """Check the input, and the W's, which anybody may have replaced."""
+        with outside_jit_trace():  # a comparison of sizes is not part of a trace
+            check_input(x, self.in_shape)
+            self._check_Ws(Ws)
+            for k, W in enumerate(Ws, start=1):
+                if W is not None and W.device != x.device:
+                    raise ProjectionDeviceError(
+                        f"Expected the input and the layer on one device, got the input on "
+                        f"{x.device} and W{k} on {W.device}."
+                    )
 
     def _check_Ws(self, Ws: Matrices) -> None:
-        """Somebody may have assigned another W."""
         for k, (W, shape) in enumerate(zip(Ws, self._W_shapes(), strict=True), start=1):
             found = None if W is None else tuple(W.shape)
             if found != shape:
@@ -197,46 +230,38 @@ class _Projection(nn.Module):
                     f"{self.out_shape}, got {found}."
                 )
 
-    # Keeping U: see Note [When U is kept] in eval_cache.py.
+    def _cached_projections(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
+        """Return the U's of the last call in eval mode if the W's have not changed since.
 
-    def _matrices(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
-        if self.training:
-            return self._projections(Ws, dtype)
-        if is_exported():
-            options = (self.eps, self.eps_mode == "relative", dtype)
-            return exported_projections(Ws, *options, self._constant, self._polar)
-        if in_jit_trace():
-            with torch_private.without_jit_trace(), torch.no_grad():
-                return self._kept_or_new(Ws, dtype)  # a constant of the traced graph
-        return self._kept_or_new(Ws, dtype)
-
-    def _keeps(self, Ws: Matrices) -> bool:
-        """Whether U is taken from what is kept, or kept from now on."""
-        return not self.training and may_keep([W for W in Ws if W is not None])
-
-    def _kept_or_new(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
+        Note [When U is cached]
+            While a layer trains, U follows W at every step. In eval mode, if no gradient of W is
+            needed, U is computed once and cached with a copy of the W it came from. The copy is
+            compared with W at every call: nothing less notices an edit through ``W.data``, which
+            leaves W's version counter alone. The comparison reads p·q numbers; the decomposition
+            it saves costs many times that. On an accelerator the comparison would synchronize, and
+            inside torch.compile it would break the graph: there U is computed at every call. To
+            deploy a model, `freeze()` it.
+        """
         present = [W for W in Ws if W is not None]
-        if not may_keep(present):
-            return self._projections(Ws, dtype)
-
-        def compute(copies: Sequence[Tensor]) -> list[Tensor | None]:
-            by_mode = iter(copies)
-            return self._projections([None if W is None else next(by_mode) for W in Ws], dtype)
-
-        # Other threads may replace it, so it is read once and written once.
-        kept = renew(self._kept, present, (dtype, self.eps, self.eps_mode), compute)
-        self._kept = kept
-        return kept.Us
-
-    @torch_private.mark_constant
-    def _constant(self, k: int, dtype: torch.dtype) -> Tensor:
-        """U as Dynamo asks for it: outside of its trace, so W is the parameter itself."""
-        with torch_private.without_modes():
-            return self._polar(k, getattr(self, f"W{k}").detach(), dtype)
+        with outside_jit_trace():  # a constant of a torch.jit.trace
+            if not all(map(is_cacheable, present)) or (
+                torch.is_grad_enabled() and any(W.requires_grad for W in present)
+            ):
+                return self._projections(Ws, dtype)
+            settings = (dtype, self.eps, self.eps_mode)
+            cache = self._cache  # read once and written once: other threads may replace it
+            if cache is None or cache.settings != settings or not cache.is_of(present):
+                # Outside of inference mode, or U could not take part in a later backward pass.
+                with torch.inference_mode(False), torch.no_grad():
+                    # From copies: another thread may be changing W.
+                    copies = [None if W is None else W.detach().clone() for W in Ws]
+                    Us = self._projections(copies, dtype)
+                cache = _Cache([W for W in copies if W is not None], Us, settings)
+                self._cache = cache
+            return cache.Us
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy or a pickle starts without the kept U's.
-        return {**self.__dict__, "_kept": None}
+        return {**self.__dict__, "_cache": None}  # a copy or a pickle starts without a cache
 
     def freeze(self) -> FrozenProjection:
         """The layer as it is now, as a constant: no parameters, the U's as buffers."""
@@ -252,21 +277,19 @@ class _Projection(nn.Module):
         the paper's start and ε; 1e-6 or less if orthonormal, or with ``eps_mode="relative"``.
         """
         with torch.no_grad():
-            errors = [
-                torch.linalg.matrix_norm(
-                    U.mT @ U - torch.eye(U.shape[1], dtype=U.dtype, device=U.device), 2
-                )
-                for U in (None if U is None else in_float64(U) for U in self.projections())
-                if U is not None
-            ]
-        return torch.stack(errors).max() if errors else torch.zeros((), dtype=torch.float64)
+            Us = [in_float64(U) for U in self.projections() if U is not None]
+            errors = [U.mT @ U - torch.eye(U.shape[1], dtype=U.dtype, device=U.device) for U in Us]
+            if not all(bool(E.isfinite().all()) for E in errors):
+                return torch.tensor(torch.nan, dtype=torch.float64)
+            norms = [torch.linalg.matrix_norm(E, 2) for E in errors]
+        return torch.stack(norms).max() if norms else torch.zeros((), dtype=torch.float64)
 
     def extra_repr(self) -> str:
         parts = [f"{self.in_shape} -> {self.out_shape}"]
         parts.append(f"eps={_same_for_all(self.eps)}")
         if self.eps_mode != "absolute":
             parts.append(f"eps_mode={self.eps_mode!r}")
-        parts.append(f"init={_same_for_all(self.init)!r}")
+        parts.append(f"init={_same_for_all(tuple(map(init_name, self.init)))!r}")
         if any(scale != 1 for scale in self.init_scale):
             parts.append(f"init_scale={_same_for_all(self.init_scale)}")
         count = sum(W.numel() for W in self.Ws if W is not None)
@@ -301,8 +324,8 @@ class TensorProjection(_Projection):
         U_k = W_k (W_k^\top W_k + \epsilon^2 I)^{-1/2}
 
     >>> layer = TensorProjection((32, 12, 12), (20, 6, 6))  # in place of MaxPool2d(2)
-    >>> layer
-    TensorProjection((32, 12, 12) -> (20, 6, 6), eps=0.001, init='normal', 784 parameters)
+    >>> layer.init, layer.init_scale
+    (('normal', 'block', 'block'), (1.0, 3.0, 3.0))
     >>> layer(torch.randn(300, 32, 12, 12)).shape
     torch.Size([300, 20, 6, 6])
 
@@ -313,17 +336,21 @@ class TensorProjection(_Projection):
             parameter then.
         eps: the paper's ε (ε² is added to WᵀW), one number or one per mode. Default 1e-3, the
             paper's; 1e-5 with ``eps_mode="relative"``.
-        eps_mode: ``"absolute"``, the paper's, or ``"relative"``: ε² times tr(WᵀW)/q. U hardly
-            depends on W's scale. Where what follows does not either (a BatchNorm), nothing holds W
-            against a strong weight decay, and an absolute ε in the end eats U's singular values; a
-            relative one shrinks along.
-        init: the start of W, one name or one per mode: ``"normal"`` (standard deviation 0.05, the
-            paper's); ``"orthogonal"``; ``"block"``, average pooling up to a factor; ``"blur"``, the
-            closest to anti-aliased pooling, local and smooth; or ``"dct"``, the lowest cosine
-            frequencies, so spectral pooling.
-        init_scale: multiplies the start, one number or one per mode. U does not depend on it, but
-            how fast U turns does: from ``"orthogonal"``, 100 steps of Adam at 1e-3 turned it by
-            1.32, 0.75 and 0.26 radians for 0.3, 1 and 3. See ``algebra/starts.py``.
+        eps_mode: ``"absolute"``, the paper's, or ``"relative"``: ε² times tr(WᵀW)/q. If the next
+            layer is scale-invariant (for example BatchNorm), weight decay can shrink W without
+            bound. With an absolute ε, U then loses orthonormality; with a relative ε it does not.
+        init: the initialization of W, one for all modes or one per mode: ``"auto"``; ``"normal"``
+            (standard deviation 0.05, the paper's for all modes); ``"orthogonal"``; ``"block"``,
+            average pooling up to a factor; ``"blur"``, the closest to anti-aliased pooling, local
+            and smooth; ``"dct"``, the lowest cosine frequencies, so spectral pooling; or a function
+            that fills a tensor in place, such as ``torch.nn.init.orthogonal_``. ``"auto"`` is for
+            ``(channels, height, width)`` and the like: ``"normal"`` for the first of three or more
+            modes, ``"block"`` for the others; all ``"normal"`` for one or two modes. For another
+            layout (channels last, volumes without channels, tokens) give one per mode.
+        init_scale: multiplies the initialization, one number or one per mode. Default 1, and 3 for
+            the ``"block"`` of ``"auto"``. U does not depend on it, but how fast U turns does: from
+            ``"orthogonal"``, 100 steps of Adam at 1e-3 turned it by 1.32, 0.75 and 0.26 radians
+            for 0.3, 1 and 3. See `tensorprojection.init`.
         device, dtype: of the parameters.
 
     Attributes:
@@ -348,11 +375,14 @@ class TensorProjection(_Projection):
         axes = tuple(range(-self.order, 0))
         z = in_float64(self(x)).square().sum(axes)
         total = in_float64(x).square().sum(axes)
-        return back_like(torch.where(total == 0, 1.0, z / total), x)
+        is_zero = total == 0
+        # Divide by 1 there: the gradient of 0/0 is NaN even behind a torch.where.
+        return back_like(torch.where(is_zero, 1.0, z / torch.where(is_zero, 1.0, total)), x)
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The back-projection of the projection: x as far as the kept subspace holds it."""
-        return back_project(self(x), self._matrices(gathered(self.Ws), map_dtype(x)))
+        get_Us = self._projections if self.training else self._cached_projections
+        return back_project(self(x), get_Us(gathered(self.Ws), map_dtype(x)))
 
 
 class TransposeTensorProjection(_Projection):
@@ -375,6 +405,16 @@ class TransposeTensorProjection(_Projection):
     def transpose(self, tied: bool = True) -> TensorProjection:
         """The projection from ``out_shape`` to ``in_shape``, with this layer's W's or its own."""
         return self._mirror(TensorProjection, tied)
+
+
+def check_orthonormal(U: Tensor, name: str, tolerance: float = 1e-3) -> None:
+    """Refuse a U whose columns are not orthonormal, and report by how much."""
+    A = in_float64(U.detach())
+    error = (A.mT @ A - torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)).abs().max().item()
+    if not error <= tolerance:
+        raise ProjectionValueError(
+            f"Expected {name} with orthonormal columns, got |UᵀU - I| up to {error:.2g}."
+        )
 
 
 def _empty(

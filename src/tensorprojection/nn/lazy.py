@@ -1,19 +1,19 @@
-"""Layers that learn their input shape at the first call, like torch's own lazy modules."""
+"""Layers that take their input shape from the first input, like torch's own lazy modules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Never
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
-from ..engine.dtypes import check_floating
-from ..engine.layout import Matrices
 from ..eps import EpsMode
 from ..errors import ProjectionValueError
+from ..init import Init
+from ..ops.dtypes import check_floating
 from ..shapes import complete, read_shape
 from .frozen import FrozenProjection
 from .layers import Other, TensorProjection, TransposeTensorProjection, _Projection
@@ -28,11 +28,10 @@ class _Lazy(LazyModuleMixin, _Projection):
         *,
         eps: float | Sequence[float | None] | None = None,
         eps_mode: EpsMode = "absolute",
-        init: str | Sequence[str] = "normal",
-        init_scale: float | Sequence[float] = 1.0,
+        init: Init | Sequence[Init] = "auto",
+        init_scale: float | Sequence[float] | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
-        **unknown: Never,
     ) -> None:
         target = read_shape("out_shape", out_shape, none_allowed=True)
         # First as a layer that leaves every mode alone, then with uninitialized parameters.
@@ -43,7 +42,6 @@ class _Lazy(LazyModuleMixin, _Projection):
             eps_mode=eps_mode,
             init=init,
             init_scale=init_scale,
-            **unknown,
         )
         self._target = target
         uninitialized: Any = UninitializedParameter  # torch's types for it are incomplete
@@ -67,25 +65,25 @@ class _Lazy(LazyModuleMixin, _Projection):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _mirror(self, cls: type[Other], tied: bool) -> Other:
-        raise self._knows_no_shapes("the transpose")
+        raise self._no_shapes("transpose")
 
     def freeze(self) -> FrozenProjection:
-        raise self._knows_no_shapes("a frozen copy")
+        raise self._no_shapes("freeze")
 
     def orthogonality_error(self) -> Tensor:
-        raise self._knows_no_shapes("its orthogonality")
+        raise self._no_shapes("orthogonality_error")
 
-    def _projections(self, Ws: Matrices, dtype: torch.dtype | None) -> list[Tensor | None]:
-        raise self._knows_no_shapes("its projections")
+    def projections(self, dtype: torch.dtype | None = None) -> list[Tensor | None]:
+        raise self._no_shapes("projections")
 
-    def _knows_no_shapes(self, what: str) -> ProjectionValueError:
+    def _no_shapes(self, method: str) -> ProjectionValueError:
         return ProjectionValueError(
-            f"Expected a layer that knows its shapes, as a lazy one does after its first call: "
-            f"ask for {what} then."
+            "This lazy layer has no shapes yet. Call it once with an input before using "
+            f".{method}()."
         )
 
     def initialize_parameters(self, x: Tensor) -> None:
-        """Take the shapes from the first input; called by torch before the first forward."""
+        """Take the shapes from the first input; torch calls this before the first forward."""
         check_floating(x, "the input")
         if x.ndim < self.order:
             raise ProjectionValueError(
@@ -104,7 +102,7 @@ class _Lazy(LazyModuleMixin, _Projection):
             self.register_parameter(f"W{k}", None)
         elif W is not None and is_lazy(W):
             W.materialize(shape)
-            self._start(k)
+            self._initialize_W(k)
         elif W is None or W.shape != shape:  # it came from a state dict
             loaded = "state has none" if W is None else f"one has {tuple(W.shape)}"
             raise ProjectionValueError(
@@ -122,8 +120,8 @@ class LazyTensorProjection(_Lazy, TensorProjection):
     >>> layer = LazyTensorProjection((None, 6, 6))
     >>> layer(torch.randn(300, 32, 12, 12)).shape
     torch.Size([300, 32, 6, 6])
-    >>> layer
-    TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, init='normal', 144 parameters)
+    >>> layer.in_shape
+    (32, 12, 12)
     """
 
     cls_to_become: Any = TensorProjection

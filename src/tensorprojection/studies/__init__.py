@@ -10,27 +10,43 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .config import RunConfig
-    from .data.images import ImageSet
-    from .data.kinds import ImageKind
+    from .data.images import ImageKind, ImageSet
     from .inputs import Data, RunInputs
+    from .registry import import_study
     from .study import Study
     from .trial.metrics import Metric
 
-__all__ = ["Data", "ImageKind", "ImageSet", "Metric", "RunConfig", "RunInputs", "Study", "load"]
+__all__ = [
+    "Data",
+    "ImageKind",
+    "ImageSet",
+    "Metric",
+    "RunConfig",
+    "RunInputs",
+    "Study",
+    "import_study",
+    "load",
+]
 
 _WHERE = {
     "Data": "inputs",
-    "ImageKind": "data.kinds",
+    "ImageKind": "data.images",
     "ImageSet": "data.images",
     "Metric": "trial.metrics",
     "RunConfig": "config",
     "RunInputs": "inputs",
     "Study": "study",
+    "import_study": "registry",
 }
 
 
-def load(folder: str | Path, model: str, trial: int | Literal["best"] = "best") -> nn.Module:
-    """A network that a run has trained, in evaluation mode.
+def load(
+    folder: str | Path,
+    model: str,
+    trial: int | Literal["best"] = "best",
+    study: Study[Any] | None = None,
+) -> nn.Module:
+    """Return a network that a run has saved, in evaluation mode.
 
     ::
 
@@ -46,10 +62,12 @@ def load(folder: str | Path, model: str, trial: int | Literal["best"] = "best") 
         folder: of the run.
         model: the network's name, as ``tpl summary`` lists them.
         trial: its number, from 1, or "best": the one with the lowest validation loss.
+        study: the run's, as :func:`import_study` returns it, if it is a user's own. Code that a
+            folder names is never run.
     """
-    from .kept.networks import load_network
+    from .trained import load_network
 
-    return load_network(Path(folder), model, trial).network
+    return load_network(Path(folder), model, trial, study).network
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Chest X-rays in four classes, by a head on a frozen network's features (section 3.2).
 
 The frozen network runs once per image, ever: the head is trained and validated on its features of
-the originals and of their augmented copies, which are kept in the cache.
+the originals and of their augmented copies, which are cached.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from torch import Tensor, nn
 
 from .claims import Claim
 from .config import Absent, Place, RunConfig
-from .data.augment import Augmentation
-from .data.copies import Copies, make_copies, open_copies, rows_for
-from .data.images import ImageSet
-from .data.kinds import ImageKind
+from .data.augment import Augmentation, Copies, make_copies, open_copies, rows_for
+from .data.images import ImageKind, ImageSet
 from .data.phantoms import chest as phantoms
-from .data.stack import Stack
-from .data.stored import open_stored
+from .data.stored import Stack, open_stored
 from .errors import StudyError
 from .image_data import load_images
 from .inputs import Progress, Rows, RunInputs
-from .models.backbones import BACKBONES, backbone, identity
-from .models.chest_head import HEADS, chest_head, start_from_mpca
-from .models.features import features_folder, open_features
-from .models.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
-from .models.normalise import Normalise
+from .networks.backbones import (
+    BACKBONES,
+    backbone,
+    features_folder,
+    find_weights,
+    open_features,
+    sha256,
+)
+from .networks.chest_head import HEADS, chest_head, init_from_mpca
+from .networks.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .study import Study
 from .trial.sides import sides_of
 
@@ -124,101 +126,101 @@ class ChestData:
         copies = len(self.images) + rows_for(self.copies, training)
         return np.concatenate([training, copies]), validation
 
+    def count_originals(self, rows: Rows) -> int:
+        """Return how many originals these rows are, or are copies of."""
+        of = np.concatenate([np.arange(len(self.images)), self.copies.of])
+        return len(np.unique(of[rows]))
+
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         features, labels = self.features.take(rows), self.labels.take(rows)
         return torch.from_numpy(features), torch.from_numpy(labels)
-
-
-def prepare(config: ChestConfig, jobs: int, progress: Progress) -> RunInputs:
-    if config.size % 32:
-        raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
-    weights = None if config.weights is None else Path(config.weights)
-    known = identity(config.backbone, weights)  # errors in these come before copies are made
-    cached = load_images(IMAGES, config, progress)
-    copies = make_copies(
-        cached.folder,
-        cached.images,
-        COPIES,
-        CHANGES,
-        config.seed,
-        progress=partial(progress, "copies"),
-    )
-    folders = {"images": cached.folder, "copies": copies.folder}
-    for what, images in (("images", cached.images), ("copies", copies.images)):
-        folders[f"features of {what}"] = features_folder(
-            images,
-            folders[what],
-            config.backbone,
-            weights,
-            workers=jobs,
-            progress=partial(progress, f"features of {what}"),
-        )
-    return RunInputs(folders, cached.source, cached.unreadable, known["weights"])
-
-
-def open_data(config: ChestConfig, inputs: RunInputs) -> ChestData:
-    folders = inputs.folders
-    images, copies = open_stored(folders["images"]), open_copies(folders["copies"])
-    assert images.labels is not None
-    assert copies.images.labels is not None
-    features = [open_features(folders[f"features of {what}"]) for what in ("images", "copies")]
-    labels = [images.labels, copies.images.labels]
-    return ChestData(config, images, copies, Stack(features), Stack(labels))
 
 
 def network(config: ChestConfig, model: str, first: Tensor) -> nn.Module:
     channels, side = BACKBONES[config.backbone].channels, config.size // 32
     made = chest_head(model, channels, side, len(IMAGES.class_names), dropout=config.dropout)
     if model == "tpl-mpca":
-        start_from_mpca(made, first)
+        init_from_mpca(made, first)
     return made
 
 
-def front(config: ChestConfig) -> nn.Module:
-    """The frozen network, for images whose features are not in the cache."""
-    known = BACKBONES[config.backbone]
-    weights = None if config.weights is None else Path(config.weights)
-    return nn.Sequential(Normalise(known.mean, known.std), backbone(config.backbone, weights))
+class ChestStudy(Study[ChestConfig]):
+    """Section 3.2: networks on the cached features of a frozen network."""
+
+    sees_images = False  # but their features
+
+    def prepare(self, config: ChestConfig, jobs: int, progress: Progress) -> RunInputs:
+        if config.size % 32:
+            raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
+        weights = None if config.weights is None else Path(config.weights)
+        digest = sha256(find_weights(config.backbone, weights))  # before copies are made
+        cached = load_images(IMAGES, config, progress)
+        copies = make_copies(
+            cached.folder,
+            cached.images,
+            COPIES,
+            CHANGES,
+            config.seed,
+            progress=partial(progress, "copies"),
+        )
+        folders = {"images": cached.folder, "copies": copies.folder}
+        for what, images in (("images", cached.images), ("copies", copies.images)):
+            folders[f"features of {what}"] = features_folder(
+                images,
+                folders[what],
+                config.backbone,
+                weights,
+                workers=jobs,
+                progress=partial(progress, f"features of {what}"),
+            )
+        return RunInputs(folders, cached.source, cached.unreadable, digest)
+
+    def open(self, config: ChestConfig, inputs: RunInputs) -> ChestData:
+        folders = inputs.folders
+        images, copies = open_stored(folders["images"]), open_copies(folders["copies"])
+        assert images.labels is not None
+        assert copies.images.labels is not None
+        features = [open_features(folders[f"features of {what}"]) for what in ("images", "copies")]
+        labels = [images.labels, copies.images.labels]
+        return ChestData(config, images, copies, Stack(features), Stack(labels))
+
+    def preprocess(self, config: ChestConfig) -> nn.Module:
+        """The frozen network, for images whose features are not in the cache."""
+        weights = None if config.weights is None else Path(config.weights)
+        return backbone(config.backbone, weights)
+
+    def tables(self, config: ChestConfig) -> Iterator[ModelTable]:
+        """The networks layer by layer, with notes where the paper's table differs."""
+        backbone, size = config.backbone, config.size
+        if backbone not in BACKBONES:
+            known = ", ".join(map(repr, BACKBONES))
+            raise StudyError(f"Expected a backbone of {known}, got {backbone!r}.")
+        if size % 32:
+            raise StudyError(f"Expected a size divisible by 32, got {size}.")
+        frozen, side = BACKBONES[backbone], size // 32
+        features = LayerRow(frozen.title, "backbone", (side, side, frozen.channels), None)
+        notes = {
+            "dropout": "Not in the paper, but in its authors' code.",
+            "dense2": "The paper prints 7 outputs and 1,799, but there are 4 classes: "
+            f"256 · 4 + 4 = 1,028. {left_to_the_loss('softmax')}",
+        }
+        for form in HEADS:
+            own = {}
+            if form not in PAPER["models"]:
+                own[HEADS[form].name] = not_the_papers(HEADS[form].title)
+            head = chest_head(form, frozen.channels, side)
+            rows = layer_rows(head, (frozen.channels, side, side), "softmax", notes | own)
+            title = f"Chest X-ray, {size} × {size}, {frozen.title}: {form}"
+            yield ModelTable("chest", form, title, (features, *rows))
 
 
-def tables(config: ChestConfig) -> Iterator[ModelTable]:
-    """The networks layer by layer, with notes where the paper's table differs."""
-    backbone, size = config.backbone, config.size
-    if backbone not in BACKBONES:
-        known = ", ".join(map(repr, BACKBONES))
-        raise StudyError(f"Expected a backbone of {known}, got {backbone!r}.")
-    if size % 32:
-        raise StudyError(f"Expected a size divisible by 32, got {size}.")
-    frozen, side = BACKBONES[backbone], size // 32
-    features = LayerRow(frozen.title, "backbone", (side, side, frozen.channels), None)
-    notes = {
-        "dropout": "Not in the paper, but in its authors' code.",
-        "dense2": "The paper prints 7 outputs and 1,799, but there are 4 classes: 256 · 4 + 4 = "
-        f"1,028. {left_to_the_loss('softmax')}",
-    }
-    for form in HEADS:
-        own = {}
-        if form not in PAPER["models"]:
-            own[HEADS[form].name] = not_the_papers(HEADS[form].title)
-        head = chest_head(form, frozen.channels, side)
-        rows = layer_rows(head, (frozen.channels, side, side), "softmax", notes | own)
-        title = f"Chest X-ray, {size} × {size}, {frozen.title}: {form}"
-        yield ModelTable("chest", form, title, (features, *rows))
-
-
-CHEST = Study(
+CHEST = ChestStudy(
     name="chest",
     title="Chest X-ray",
     images=IMAGES,
     settings=ChestConfig,
     presets=PRESETS,
     models={name: head.title for name, head in HEADS.items()},
-    prepare=prepare,
-    open=open_data,
     network=network,
-    channels_last=False,
-    sees_images=False,  # but their features
-    tables=tables,
     claims=CLAIMS,
-    front=front,
 )

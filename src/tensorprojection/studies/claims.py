@@ -1,7 +1,7 @@
 """What the paper claims of a study, in a form that a run can be held against.
 
 A study declares its claims beside its networks; what a run says to them is computed by
-:mod:`~.report.page.verdicts`.
+:mod:`~.report.verdicts`.
 
 Note [Numbers for the paper's words]: the paper says "initially", "the first few epochs" and "nearly
 the same", and gives no numbers. Here the first epochs are the first quarter of those planned, which

@@ -1,45 +1,62 @@
-"""Which code trains: a table must not silently compare networks of two versions."""
+"""The version of the code that trains: a table must not silently compare two versions."""
 
 from __future__ import annotations
 
-import hashlib
+import subprocess
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .reference import parse_reference
+if TYPE_CHECKING:
+    from .study import Study
 
 PACKAGE = Path(__file__).resolve().parents[1]
-SOURCES = (".py", ".c", ".h")
 STUDY = ", study "  # stands before the digest of a user's own study
 
 
-@cache
-def code_version(study: str | None = None) -> str:
-    """This package's version, a digest of its source files, and torch's version.
+def code_version(study: Study[Any] | None = None) -> str:
+    """Return all that decides the bits of a result beside settings and data.
 
-    For a user's own study, given by its reference, the study's file is part of it as well.
+    These are the package's version and git revision, the compiled kernels in use, the versions of
+    torch and NumPy, and torch's instruction set; and for a user's own study a digest of its file.
     """
-    known = f"{_package_version()} {digest(PACKAGE)}, torch {version('torch')}"
-    where = None if study is None else parse_reference(study)
-    if where is None:
-        return known
-    source = where.source()
-    content = source.read_bytes() if source is not None and source.is_file() else b""
-    return f"{known}{STUDY}{hashlib.sha256(content).hexdigest()[:12]}"
+    source = None if study is None else study.source
+    return _package() + ("" if source is None else f"{STUDY}{source.sha256[:12]}")
 
 
-def digest(folder: Path) -> str:
-    """A digest of the names and contents of all source files below the folder, in milliseconds."""
-    whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in SOURCES:
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            whole.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
-    return whole.hexdigest()[:12]
+@cache
+def _package() -> str:
+    import torch
+
+    import tensorprojection
+
+    kernels = tensorprojection.kernels()
+    parts = (
+        f"{tensorprojection.__version__}{git_revision()}",
+        f"kernels {kernels.variant if kernels else 'off'}",
+        f"torch {version('torch')} {torch.backends.cpu.get_cpu_capability()}",
+        f"numpy {version('numpy')}",
+    )
+    return ", ".join(parts)
 
 
-def _package_version() -> str:
-    from tensorprojection import __version__
+@cache
+def git_revision() -> str:
+    """Return the last revision of what trains, as "+abc1234"; empty if it is not in git.
 
-    return __version__
+    A change that is not committed adds ".dirty". The command line and the report train nothing.
+    """
+    paths = [".", ":!cli", ":!bench", ":!studies/report"]
+    try:
+        found = _git("log", "-1", "--format=%h", "--", *paths)
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *paths)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"+{found}{'.dirty' if changed else ''}" if found else ""
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(PACKAGE), *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    return done.stdout.strip()

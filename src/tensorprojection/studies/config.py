@@ -1,15 +1,20 @@
-"""What a run is: every number that its results depend on, checked and written down.
+"""The settings of a run: every number that its results depend on.
 
-One model for each study: :class:`RunConfig` has what all studies share, and a study with settings
-of its own derives from it. The fields are the settings of TOML files and of a run's record, and the
-flags of the command line, with their types, limits and descriptions.
+One model for each study: :class:`RunConfig` has the settings that all studies share, and a study
+with settings of its own derives from it. The fields are the settings of TOML files and the flags of
+the command line, with their types, limits and descriptions.
+
+Note [config.toml]: a run's folder has one file of settings. It is complete, and every reader of a
+run believes it and nothing else. Its section ``run`` says what the run began with, and has a
+checksum of all that the results depend on, so that a change by hand is noticed. Paths may change:
+images and weights are compared by content.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
@@ -19,14 +24,17 @@ from pydantic.fields import FieldInfo
 
 from .data.splits import Split
 from .errors import StudyError
+from .results import checksum
 
 if TYPE_CHECKING:
     from .study import Study
 
 PHANTOMS = "phantoms"
 PRESETS = ("smoke", "small", "paper")
+CONFIG = "config.toml"
+MOVABLE = ("data", "patients", "weights")  # paths that may change; the content is compared
 
-Precision = Literal["32-true", "bf16-mixed"]  # by Lightning Fabric's names
+Precision = Literal["32-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,8 @@ class RunConfig(BaseModel):
     study: str
     data: Annotated[str, Place(PHANTOMS)] = Field(
         PHANTOMS,
-        description="Images: a folder as Kaggle ships it, a zip or tar file of one, an .npz file, "
-        'or "phantoms", which are generated (the default).',
+        description="Images: a folder as Kaggle ships it, an .npz file, or "
+        '"phantoms", which are generated (the default).',
     )
     images: Annotated[int | None, Absent("all")] = Field(
         None,
@@ -78,6 +86,13 @@ class RunConfig(BaseModel):
     split: Split = Field(
         "image",
         description="Single images at random (default), whole patients, or as the data set comes.",
+    )
+    patients: Annotated[str | None, Place()] = Field(
+        None, description="CSV file with each image's patient: columns file and patient."
+    )
+    patient_pattern: str | None = Field(
+        None,
+        description=r"Regular expression for the patient in each file's name, such as 'P(\d+)_'.",
     )
     train_share: float = Field(
         1.0,
@@ -95,7 +110,17 @@ class RunConfig(BaseModel):
     )
     epochs: int = Field(ge=1, le=100_000, description="Epochs for each network.")
     batch: int = Field(ge=1, le=1_000_000, description="Batch size.")
-    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="Adam learning rate.")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="Learning rate.")
+    optimizer: Literal["adam", "adamw"] = Field(
+        "adam", description="adam (default), or adamw, whose weight decay is decoupled."
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Weight decay of adamw (default 0)."
+    )
+    schedule: Literal["constant", "cosine"] = Field(
+        "constant",
+        description="Learning rate over the epochs: constant (default), or cosine, down to 0.",
+    )
     seed: int = Field(0, ge=0, description="Seed of everything random.")
     threads: int = Field(
         1,
@@ -120,6 +145,12 @@ class RunConfig(BaseModel):
         }
 
     @model_validator(mode="after")
+    def _weight_decay_of_adamw(self) -> Self:
+        if self.weight_decay and self.optimizer != "adamw":
+            raise ValueError("weight_decay needs optimizer adamw")
+        return self
+
+    @model_validator(mode="after")
     def _each_model_once(self) -> Self:
         repeated = {name for name in self.models if self.models.count(name) > 1}
         if repeated:
@@ -127,21 +158,36 @@ class RunConfig(BaseModel):
         return self
 
     def as_settings(self) -> dict[str, Any]:
-        """Every setting of the study in plain values; none is left out, not even where it is None.
-
-        So nothing is left for a preset to fill in when they are read again.
-        """
+        """Return every setting in plain values, so that a preset has nothing to fill in."""
         found = self.model_dump(mode="json")
         return {
             name: absent_word(type(self), name) if value is None else value
             for name, value in found.items()
         }
 
-    def as_toml(self) -> bytes:
-        return tomli_w.dumps(self.as_settings()).encode()
+    def as_toml(self, began: Began | None = None) -> bytes:
+        """Return the content of a run's ``config.toml``; see Note [config.toml]."""
+        settings, began = self.as_settings(), began or Began()
+        about = {"code": began.code, "keep": began.keep, "inputs": dict(began.inputs)}
+        section = {**about, "sha256": _checksum(settings, about)}
+        return tomli_w.dumps({**settings, "run": section}).encode()
 
 
 C = TypeVar("C", bound=RunConfig)
+
+
+@dataclass(frozen=True)
+class Began:
+    """The beginning of a run: the code, digests of images and weights, which networks it saves."""
+
+    code: str = "unknown"
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    keep: str = "none"
+
+
+def _checksum(settings: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    fixed = {name: value for name, value in settings.items() if name not in MOVABLE}
+    return checksum({**fixed, "run": about})
 
 
 def own_settings(settings: type[RunConfig]) -> dict[str, FieldInfo]:
@@ -217,7 +263,43 @@ def preset_for(asked: str | None, file: Path | None, study: Study[Any] | None = 
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """The settings of a TOML file."""
+    """Return the settings of a TOML file; if it is a run's, they must be as the run wrote them."""
+    settings = _parse(file)
+    if "run" in settings:
+        settings, _ = _verified(settings, file)
+    return settings
+
+
+def read_run(run: Path) -> tuple[dict[str, Any], Began]:
+    """Return the settings of the run in that folder, and what it began with.
+
+    ``StudyError`` if the folder is not a run's, or if its settings are not those that it wrote.
+    """
+    if not run.is_dir():
+        raise StudyError(f"Expected the folder of a run, got {run}: there is no such folder.")
+    file = run / CONFIG
+    if not file.exists():
+        raise StudyError(f"Expected the folder of a run, got {run}: it has no {CONFIG}.")
+    return _verified(_parse(file), file)
+
+
+def _verified(settings: dict[str, Any], file: Path) -> tuple[dict[str, Any], Began]:
+    about = settings.pop("run", None)
+    if not isinstance(about, dict):
+        raise StudyError(
+            f"{file} has no section [run], so that no run has written it. Settings of your own go "
+            "to another file: tpl run STUDY `config FILE`."
+        )
+    expected = about.pop("sha256", None)
+    if expected != _checksum(settings, about):
+        raise StudyError(
+            f"{file} is not as the run wrote it: its checksum does not fit. Put back what was "
+            "changed by hand. To use it as settings of another run, remove its section [run]."
+        )
+    return settings, Began(str(about.get("code")), about.get("inputs", {}), str(about.get("keep")))
+
+
+def _parse(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

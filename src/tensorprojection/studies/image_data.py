@@ -1,16 +1,16 @@
-"""Images as they are, and their labels or masks: what most studies train on."""
+"""Images as samples, with their labels or masks: what most studies train on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .config import RunConfig
-from .data.images import ImageSet
-from .data.kinds import ImageKind
-from .data.sources import CachedImages, open_images
+from .data.images import ImageKind, ImageSet
+from .data.sources import CachedImages, Patients, open_images
 from .data.stored import open_stored
 from .inputs import Progress, Rows, RunInputs
 from .trial.sides import sides_of
@@ -19,7 +19,10 @@ from .trial.sides import sides_of
 def load_images(
     kind: ImageKind, config: RunConfig, progress: Progress | None = None
 ) -> CachedImages:
-    """The images that a run asks for."""
+    """Return the images that a run's settings ask for."""
+    file = None if config.patients is None else Path(config.patients)
+    if (masks := getattr(config, "masks", None)) is not None:  # a setting of some studies
+        kind = replace(kind, mask_folder=masks)
     return open_images(
         kind,
         config.data,
@@ -27,6 +30,7 @@ def load_images(
         count=config.images,
         seed=config.seed,
         skip_unreadable=config.skip_unreadable,
+        patients=Patients(file, config.patient_pattern),
         progress=progress,
     )
 
@@ -54,11 +58,11 @@ class ImageData:
 
 
 def prepare_images(kind: ImageKind, config: RunConfig, jobs: int, progress: Progress) -> RunInputs:
-    """The images alone; nothing is made of them."""
+    """Load the images; nothing else is prepared."""
     cached = load_images(kind, config, progress)
     return RunInputs({"images": cached.folder}, cached.source, cached.unreadable)
 
 
 def open_image_data(config: RunConfig, inputs: RunInputs) -> ImageData:
-    """The images, in a process that trains."""
+    """Return the images as samples, in a process that trains."""
     return ImageData(config, open_stored(inputs.folders["images"]))

@@ -1,4 +1,4 @@
-"""What a study trains on: what is made before the first trial, and its samples by row."""
+"""The samples of a study, and the cached inputs of a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from .data.cache import digest_of
+from .data.cache import checksum
+from .data.decode import Progress
 from .data.splits import Rows
-from .data.threads import Progress
 
 __all__ = ["Data", "Progress", "Rows", "RunInputs"]
 
@@ -18,7 +18,7 @@ __all__ = ["Data", "Progress", "Rows", "RunInputs"]
 class Data(Protocol):
     """A study's samples, by row: images or features, originals and copies alike.
 
-    What has these two methods is one; a study's ``open`` returns it.
+    Any object with these two methods is one; a study's ``open`` returns it.
 
     >>> import numpy as np, torch
     >>> class Noise:
@@ -34,15 +34,15 @@ class Data(Protocol):
     """
 
     def sides(self, trial: int) -> tuple[Rows, Rows]:
-        """The rows that train and the rows that validate in that trial."""
+        """Return the rows that train and the rows that validate in that trial."""
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """What goes into the network for these rows, and what should come out."""
+        """Return the network's inputs for these rows, and the targets."""
 
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What had to be made before the first trial, and where it is; small enough to be sent.
+    """The cached inputs of a run. Picklable: workers open the arrays themselves.
 
     >>> RunInputs({}, "phantoms", weights="0" * 64).identity()
     {'weights': '00...'}
@@ -60,9 +60,9 @@ class RunInputs:
     weights: str | None = None  # of a frozen network: their sha256
 
     def identity(self) -> dict[str, str]:
-        """Digests of what the results depend on; a folder made again elsewhere has the same."""
+        """Return checksums of what the results depend on, the same wherever it was made."""
         found: dict[str, str] = {}
         for name in ("images", "copies"):
             if name in self.folders:
-                found[name] = digest_of(self.folders[name])
+                found[name] = checksum(self.folders[name])
         return found if self.weights is None else {**found, "weights": self.weights}

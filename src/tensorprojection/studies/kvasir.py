@@ -7,27 +7,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from .claims import Claim
 from .config import RunConfig
-from .data.augment import Augmentation
-from .data.copies import Copies, make_copies, open_copies, rows_for
-from .data.images import ImageSet
-from .data.kinds import ImageKind
+from .data.augment import Augmentation, Copies, make_copies, open_copies, rows_for
+from .data.images import ImageKind, ImageSet
 from .data.phantoms import polyp as phantoms
-from .data.stack import Stack
-from .data.stored import open_stored
+from .data.stored import Stack, open_stored
 from .errors import StudyError
 from .image_data import load_images
 from .inputs import Progress, Rows, RunInputs
-from .models.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
-from .models.unet import FORMS, unet
-from .study import ModelChoice, Study
-from .trial.losses import dice_loss
-from .trial.metrics import SEGMENTATION, Segmentation
+from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
+from .networks.unet import FORMS, unet
+from .study import Study
 from .trial.sides import sides_of
 
 IMAGES = ImageKind(
@@ -155,37 +151,14 @@ class KvasirData:
         training, validation = sides_of(self.config, self.originals, trial, counts=SPLIT)
         return len(self.originals) + rows_for(self.copies, training), validation
 
+    def count_originals(self, rows: Rows) -> int:
+        """Return how many originals these rows are, or are copies of."""
+        of = np.concatenate([np.arange(len(self.originals)), self.copies.of])
+        return len(np.unique(of[rows]))
+
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         x = torch.from_numpy(self.images.take(rows)).permute(0, 3, 1, 2)  # channels last as it is
         return x.float().div_(255), torch.from_numpy(self.masks.take(rows)[:, None]).float()
-
-
-def prepare(config: KvasirConfig, jobs: int, progress: Progress) -> RunInputs:
-    for model in config.models:
-        step = 8 * FORMS[model].factor
-        if config.size % step:
-            raise StudyError(f"Expected a size divisible by {step} for {model}, got {config.size}.")
-    cached = load_images(IMAGES, config, progress)
-    copies = make_copies(
-        cached.folder,
-        cached.images,
-        config.copies,
-        CHANGES,
-        config.seed,
-        progress=partial(progress, "copies"),
-    )
-    folders = {"images": cached.folder, "copies": copies.folder}
-    return RunInputs(folders, cached.source, cached.unreadable)
-
-
-def open_data(config: KvasirConfig, inputs: RunInputs) -> KvasirData:
-    originals = open_stored(inputs.folders["images"])
-    copies = open_copies(inputs.folders["copies"])
-    assert originals.masks is not None
-    assert copies.images.masks is not None
-    images = Stack([originals.images, copies.images.images])
-    masks = Stack([originals.masks, copies.images.masks])
-    return KvasirData(config, originals, copies, images, masks)
 
 
 def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
@@ -193,48 +166,63 @@ def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
     return unet(model, config.channels, config.size, leaky=leaky)
 
 
-def tables(config: KvasirConfig) -> Iterator[ModelTable]:
-    """The networks layer by layer; the paper draws them and prints no parameters."""
-    size, channels = config.size, config.channels
-    notes = {
-        "output": "The paper draws this network and prints no parameters. "
-        + left_to_the_loss("sigmoid")
-    }
-    for form in FORMS:
-        own = {}
-        if form not in PAPERS_FORMS:
-            own["down4"] = not_the_papers(FORMS[form].title)
-        rows = layer_rows(unet(form, channels, size), (3, size, size), "sigmoid", notes | own)
-        title = f"Kvasir-SEG, {size} × {size}, {channels} channels: {form}"
-        yield ModelTable("kvasir", form, title, rows)
+class KvasirStudy(Study[KvasirConfig]):
+    """Section 3.3: masks, trained on augmented copies alone."""
+
+    def prepare(self, config: KvasirConfig, jobs: int, progress: Progress) -> RunInputs:
+        for model in config.models:
+            step = 8 * FORMS[model].factor
+            if config.size % step:
+                raise StudyError(
+                    f"Expected a size divisible by {step} for {model}, got {config.size}."
+                )
+        cached = load_images(IMAGES, config, progress)
+        copies = make_copies(
+            cached.folder,
+            cached.images,
+            config.copies,
+            CHANGES,
+            config.seed,
+            progress=partial(progress, "copies"),
+        )
+        folders = {"images": cached.folder, "copies": copies.folder}
+        return RunInputs(folders, cached.source, cached.unreadable)
+
+    def open(self, config: KvasirConfig, inputs: RunInputs) -> KvasirData:
+        originals = open_stored(inputs.folders["images"])
+        copies = open_copies(inputs.folders["copies"])
+        assert originals.masks is not None
+        assert copies.images.masks is not None
+        images = Stack([originals.images, copies.images.images])
+        masks = Stack([originals.masks, copies.images.masks])
+        return KvasirData(config, originals, copies, images, masks)
+
+    def tables(self, config: KvasirConfig) -> Iterator[ModelTable]:
+        """The networks layer by layer; the paper draws them and prints no parameters."""
+        size, channels = config.size, config.channels
+        notes = {
+            "output": "The paper draws this network and prints no parameters. "
+            + left_to_the_loss("sigmoid")
+        }
+        for form in FORMS:
+            own = {}
+            if form not in PAPERS_FORMS:
+                own["down4"] = not_the_papers(FORMS[form].title)
+            rows = layer_rows(unet(form, channels, size), (3, size, size), "sigmoid", notes | own)
+            title = f"Kvasir-SEG, {size} × {size}, {channels} channels: {form}"
+            yield ModelTable("kvasir", form, title, rows)
+
+    def describe(self, config: KvasirConfig) -> tuple[str, ...]:
+        return f"{config.size} × {config.size}", f"{config.channels} channels"
 
 
-def describe(config: KvasirConfig) -> tuple[str, ...]:
-    return f"{config.size} × {config.size}", f"{config.channels} channels"
-
-
-KVASIR = Study(
+KVASIR = KvasirStudy(
     name="kvasir",
     title="Kvasir-SEG",
     images=IMAGES,
     settings=KvasirConfig,
     presets=PRESETS,
     models={name: form.title for name, form in FORMS.items()},
-    prepare=prepare,
-    open=open_data,
     network=network,
-    loss=dice_loss,
-    metrics=Segmentation,
-    measured=SEGMENTATION,
-    copies=lambda config: config.copies,
-    describe=describe,
-    choices=(
-        ModelChoice(
-            "compression",
-            "Beside the baseline: normal halves the side, aggressive quarters it.",
-            {"normal": ("base", "tpl"), "aggressive": ("base", "tpl-aggressive")},
-        ),
-    ),
-    tables=tables,
     claims=CLAIMS,
 )

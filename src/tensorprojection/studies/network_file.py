@@ -1,16 +1,19 @@
-"""The file of a kept network: safetensors, with its settings and results in the header.
+"""The file of a saved network: safetensors, with its settings and metrics in the header.
 
-So there is no second file to lose, and both are written whole or not at all.
+The header also has a checksum of itself and of all values: a single changed byte can turn one class
+into another.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from safetensors import SafetensorError, safe_open
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
 
 from .errors import StudyError
 
@@ -19,47 +22,87 @@ if TYPE_CHECKING:
 
 Keep = Literal["best", "last", "none"]
 
-# Raised when a file's content changes its meaning.
-FORMAT = "1"
-AGAIN = "Remove it, and run the same command again."
+FORMAT = "2"  # raised when a file's content changes its meaning
 
 
-def read_header(file: Path) -> dict[str, str]:
-    """What is known of the network in that file; ``StudyError`` where it is not such a file."""
-    try:
-        with safe_open(file, "pt") as opened:
-            header = dict(opened.metadata() or {})
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, OSError) as error:
-        raise StudyError(f"{file} is damaged ({error}). {AGAIN}") from None
-    if header.get("format") != FORMAT:
-        found = header.get("format", "none")
-        raise StudyError(
-            f"Expected a network of format {FORMAT} in {file}, got {found}: another version of "
-            "tensorprojection, or another program, has written it. Use that one."
-        )
-    return header
+class About(BaseModel):
+    """A description of a saved network."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The network's values."""
-    try:
-        with safe_open(file, "pt") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise StudyError(f"{file} is damaged ({error}). {AGAIN}") from None
+    config: dict[str, Any]  # the run's settings
+    model: str
+    trial: int  # from 1, as in the folders' names
+    epoch: int
+    metrics: dict[str, float]  # at that epoch
+    class_names: tuple[str, ...]
+    code: str  # its version
+    keep: Keep
+
+    @property
+    def score(self) -> float:
+        """The number that decides which network is the best; the lowest is."""
+        return score(self.metrics)
 
 
 def score(metrics: Mapping[str, Any]) -> float:
-    """What decides which network is the best: the validation loss, where a study measures it."""
+    """Return the validation loss, or the training loss if a study measures no other."""
     found: float = metrics["loss"] if "loss" in metrics else metrics["train_loss"]
     return found
 
 
-def as_header(known: Mapping[str, Any]) -> dict[str, str]:
-    """A header of plain values, which are strings there or JSON."""
-    return {"format": FORMAT} | {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in known.items()
+def encode_network(about: About, values: Mapping[str, Tensor]) -> bytes:
+    """Return the content of the network's file."""
+    import torch
+    from safetensors.torch import save
+
+    # Copies, as safetensors does not take tensors that share their memory.
+    tensors = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in values.items()
     }
+    text = about.model_dump_json()
+    header = {"format": FORMAT, "about": text, "sha256": _checksum(text, tensors)}
+    return save(tensors, header)
+
+
+def read_network(file: Path) -> tuple[About, dict[str, Tensor]]:
+    """Return what is known of the network in that file, and its values, all of it checked."""
+    from safetensors.torch import load
+
+    content = file.read_bytes()  # not mapped: values that are checked must not change afterwards
+    try:
+        tensors = load(content)
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:end]).get("__metadata__", {})
+    except (SafetensorError, ValueError) as error:
+        raise _corrupted(file, str(error)) from None
+    found, text = header.get("format"), header.get("about", "")
+    if found != FORMAT:
+        raise StudyError(
+            f"Expected a network of format {FORMAT} in {file}, got {found}: another version of "
+            "tensorprojection, or another program, has written it. Use that one."
+        )
+    if header.get("sha256") != _checksum(text, tensors):
+        raise _corrupted(file, "its checksum is another")
+    try:
+        return About.model_validate_json(text), tensors
+    except ValidationError as error:
+        raise StudyError(f"Expected a network of tpl run in {file}: {error.errors()[0]}.") from None
+
+
+def _corrupted(file: Path, why: str) -> StudyError:
+    return StudyError(
+        f"{file} is corrupted ({why}). Remove it, and run the same command as before: it trains "
+        "this network again, to the same values."
+    )
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    import torch
+
+    whole = hashlib.sha256(text.encode())
+    for name, value in sorted(tensors.items()):
+        whole.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        whole.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return whole.hexdigest()

@@ -1,13 +1,12 @@
-"""What was observed of a network while it trained, read back; torch is not needed for it.
+"""Observations of a network's training, read back; torch is not needed for it.
 
-It is kept beside the network's rows, as ``trials/001/tpl1.observed.npz``. Runs of older versions
-have none, and a run that was started by one has only later epochs: see which ones there are.
+They are beside the network's rows, as ``trials/001/tpl1.observed.npz``. The zip format has a
+checksum of each array.
 """
 
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-# Which of the validation images are kept with their predictions, by their own Dice score.
+# The validation images that are saved with their predictions, by their own Dice score.
 CHOSEN = ("best", "median", "worst")
 
 
@@ -59,11 +58,18 @@ class Observed:
 
 
 def read_observed(path: Path) -> Observed | None:
-    """The observations; None where there are none, or none that can be read."""
+    """Return the observations of that file; None if it is missing or corrupted."""
     try:
-        # Through memory: NumPy leaves the handle of a damaged file open.
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+        return parse_observed(path.read_bytes())
+    except OSError:
+        return None
+
+
+def parse_observed(content: bytes) -> Observed | None:
+    """Return the observations of a file's content; None if it is corrupted."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except Exception:  # zipfile, zlib and NumPy raise many kinds
         return None
     return Observed(arrays) if "epochs" in arrays else None

@@ -10,22 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensorprojection import HOPE
+from tensorprojection.nn.hope import HOPE
 
 from .claims import Claim
 from .config import RunConfig
-from .data.images import ImageSet
-from .data.kinds import ImageKind
+from .data.images import ImageKind
 from .data.phantoms import oct as phantoms
 from .data.stored import open_stored
 from .errors import StudyError
-from .image_data import load_images
+from .image_data import ImageData
 from .inputs import Progress, Rows, RunInputs
-from .models.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
-from .models.normalise import Repeated
-from .models.oct_cnn import HEADS, freeze_mpca, oct_cnn
+from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
+from .networks.layers import Repeated
+from .networks.oct_cnn import HEADS, freeze_mpca, oct_cnn
 from .study import Study
-from .trial.sides import sides_of
 
 IMAGES = ImageKind(
     name="oct",
@@ -113,31 +111,13 @@ CLAIMS = (
 
 
 @dataclass(frozen=True)
-class OctData:
+class OctData(ImageData):
     """Gray images as three equal channels in [0, 1], and their classes."""
 
-    config: RunConfig
-    images: ImageSet
-
-    def sides(self, trial: int) -> tuple[Rows, Rows]:
-        return sides_of(self.config, self.images, trial)
-
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        assert self.images.labels is not None
-        gray = torch.from_numpy(self.images.images[rows]).float().div_(255)
-        x = gray[:, None].expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
-        return x, torch.from_numpy(self.images.labels[rows])
-
-
-def prepare(config: RunConfig, jobs: int, progress: Progress) -> RunInputs:
-    if config.size % 16:
-        raise StudyError(f"Expected a size divisible by 16, got {config.size}.")
-    cached = load_images(IMAGES, config, progress)
-    return RunInputs({"images": cached.folder}, cached.source, cached.unreadable)
-
-
-def open_data(config: RunConfig, inputs: RunInputs) -> OctData:
-    return OctData(config, open_stored(inputs.folders["images"]))
+        gray, labels = super().batch(rows)
+        x = gray.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+        return x, labels
 
 
 def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
@@ -147,42 +127,46 @@ def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     return made
 
 
-def front(config: RunConfig) -> nn.Module:
-    """Gray pixels as three equal channels."""
-    return Repeated()
+class OctStudy(Study[RunConfig]):
+    """Section 3.1, with the HOPE model's penalty."""
+
+    def prepare(self, config: RunConfig, jobs: int, progress: Progress) -> RunInputs:
+        if config.size % 16:
+            raise StudyError(f"Expected a size divisible by 16, got {config.size}.")
+        return super().prepare(config, jobs, progress)
+
+    def open(self, config: RunConfig, inputs: RunInputs) -> OctData:
+        return OctData(config, open_stored(inputs.folders["images"]))
+
+    def preprocess(self, config: RunConfig) -> nn.Module:
+        """Gray pixels as three equal channels."""
+        return Repeated()
+
+    def penalty(self, network: nn.Module) -> Tensor | None:
+        """β D(U) of the HOPE model, which has only this to make its columns orthogonal."""
+        layers = [layer for layer in network.modules() if isinstance(layer, HOPE)]
+        return HOPE_BETA * layers[0].penalty() if layers else None
+
+    def tables(self, config: RunConfig) -> Iterator[ModelTable]:
+        """The networks layer by layer, with notes where the paper's table differs."""
+        size = config.size
+        for form in HEADS:
+            notes = {"dense2": left_to_the_loss("softmax")}
+            if form not in PAPER["models"]:
+                notes[HEADS[form].name] = not_the_papers(HEADS[form].title)
+            if (form, size) == ("tpl2", 96):
+                notes["flatten"] = "The paper prints 1152, but 6 · 6 · 20 = 720."
+                notes["dense1"] = "The paper prints 295,168, but 720 · 256 + 256 = 184,576."
+            rows = layer_rows(oct_cnn(form, size=size), (3, size, size), "softmax", notes)
+            yield ModelTable("oct", form, f"OCT, {size} × {size}: {form}", rows)
 
 
-def penalty(network: nn.Module) -> Tensor | None:
-    """β D(U) of the HOPE model, which has only this to make its columns orthogonal."""
-    layers = [layer for layer in network.modules() if isinstance(layer, HOPE)]
-    return HOPE_BETA * layers[0].penalty() if layers else None
-
-
-def tables(config: RunConfig) -> Iterator[ModelTable]:
-    """The networks layer by layer, with notes where the paper's table differs."""
-    size = config.size
-    for form in HEADS:
-        notes = {"dense2": left_to_the_loss("softmax")}
-        if form not in PAPER["models"]:
-            notes[HEADS[form].name] = not_the_papers(HEADS[form].title)
-        if (form, size) == ("tpl2", 96):
-            notes["flatten"] = "The paper prints 1152, but 6 · 6 · 20 = 720."
-            notes["dense1"] = "The paper prints 295,168, but 720 · 256 + 256 = 184,576."
-        rows = layer_rows(oct_cnn(form, size=size), (3, size, size), "softmax", notes)
-        yield ModelTable("oct", form, f"OCT, {size} × {size}: {form}", rows)
-
-
-OCT = Study(
+OCT = OctStudy(
     name="oct",
     title="Retinal OCT",
     images=IMAGES,
     presets=PRESETS,
     models={name: head.title for name, head in HEADS.items()},
-    prepare=prepare,
-    open=open_data,
     network=network,
-    penalty=penalty,
-    tables=tables,
     claims=CLAIMS,
-    front=front,
 )

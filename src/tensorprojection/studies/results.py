@@ -1,164 +1,259 @@
-"""What a run leaves on disk, and reading it back; torch is not needed for it.
+"""The files of a run, and reading them back; torch is not needed for it.
 
 A folder of a run::
 
-    config.toml              every setting
-    record.json              versions, machine, where the images came from; once for each start
-    results.parquet          one row for each model, trial and epoch
-    trials/001/tpl1.jsonl    the epochs of one model in one trial, a line for each, with a hash
-    trials/001/tpl1.pt       its checkpoint after the last of them
-    trials/001/tpl1.safetensors     the network that is kept of it
-    trials/001/tpl1.observed.npz    what was observed meanwhile, for the page
+    config.toml              every setting, and what the run began with; see config.py
+    record.jsonl             a line for each start: command, versions, machine
+    results.parquet          one row for each model, trial and epoch, with a checksum
+    trials/001/tpl1.jsonl    the epochs of one job, a line for each, with a checksum
+    trials/001/tpl1.pt       its checkpoint
+    trials/001/tpl1.safetensors     its network
+    trials/001/tpl1.observed.npz    observations of its training, for the page
     samples.npz              a few of the images, for the page
-    report.html, figures/, table.md     what ``tpl report`` makes of the results
+    report.html, figures/, table.md     from ``tpl report``
 
-Note [Rows and checkpoint]: a checkpoint holds the rows as well, and is written first. So a kill
-between the two loses nothing: the lines are written again from the checkpoint. A damaged file of
-lines is restored in the same way; where the checkpoint is damaged, training starts again.
+Note [Rows before the checkpoint]: the lines of the jobs are the truth; the table is made from them.
+An epoch's network and observations are written first, then its line is appended, then its
+checkpoint replaces the one before. A job continues from its checkpoint, and lines after the
+checkpoint's epoch are dropped. So a kill at any time costs at most the epoch that was running or
+just done.
 
-Note [The table is enough]: of a run that is archived, ``config.toml``, ``record.json`` and
-``results.parquet`` say all that was measured. Where neither lines nor checkpoints are there, the
-lines are written again from the table, so that more trials or networks can be added, and the table
-is not replaced by a smaller one. A mark stands in the folder meanwhile, so that who is killed
-begins again.
+Note [An archive]: ``config.toml`` and ``results.parquet`` alone say all that was measured. If such
+a folder is run again, the lines are written from the table first, so that trials, models and epochs
+can be added.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-from collections.abc import Iterable, Sequence
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from polars.exceptions import PanicException, PolarsError
 
 from .errors import StudyError
 from .files import write_whole
-from .sealed import sealed, unsealed
 
 RESULTS = "results.parquet"
 HELD_OUT = "held_out.txt"  # from tpl evaluate: names the images that the networks never saw
+CHECKSUM = "sha256"  # of a line, as its last field
+# Of a table: the checksum is of the file with zeros in its place.
+MARK, ZEROS = b"sha256:", 64 * b"0"
 
-# An epoch: its number, its metrics, its seconds, and the version of the code that trained it.
+# The numbers of originals that train and validate in the trial, for the corrected interval.
+COUNTS = ("train_images", "validation_images")
+# An epoch: its number, its metrics, and these columns: its seconds, the counts, the code's version.
+NOT_METRICS = ("seconds", *COUNTS, "code")
 EpochRow = dict[str, Any]
 
 
+# Lines with checksums
+
+
+def checksum(fields: Mapping[str, Any]) -> str:
+    """Return a checksum of plain values; JSON writes floats so that they come back to the bit.
+
+    >>> checksum({"epoch": 1})
+    'becef8ff3d5edb2b'
+    """
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def as_line(fields: Mapping[str, Any]) -> bytes:
+    """Return a line of JSON with a checksum of the fields as the last one."""
+    return json.dumps({**fields, CHECKSUM: checksum(fields)}).encode() + b"\n"
+
+
+def read_line(line: bytes) -> dict[str, Any] | None:
+    """Return the fields of a line; None if it is corrupted or cut off."""
+    try:
+        fields = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:  # neither JSON nor, perhaps, UTF-8
+        return None
+    if not isinstance(fields, dict) or fields.pop(CHECKSUM, None) != checksum(fields):
+        return None
+    return fields
+
+
+def append_line(path: Path, fields: Mapping[str, Any]) -> None:
+    """Append the line, and wait until it is on the disk."""
+    with open(path, "ab") as file:
+        file.write(as_line(fields))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# The files of a job
+
+
 @dataclass(frozen=True)
-class UnitRows:
-    """The epochs of a unit, and what is wrong with its file, if anything is."""
+class Saved:
+    """The files saved after an epoch beside its line; None for a file that stays as it is."""
 
-    rows: list[EpochRow]
-    damage: str | None = None
+    checkpoint: bytes
+    network: bytes | None
+    observed: bytes
 
 
 @dataclass(frozen=True)
-class UnitFiles:
-    """Where one model of one trial keeps what it has."""
+class JobFiles:
+    """The paths of a job's files."""
 
     lines: Path
     checkpoint: Path
-    lock: Path
     network: Path
     observed: Path
 
     @classmethod
-    def of(cls, run: Path, trial: int, model: str) -> UnitFiles:
-        folder = run / "trials" / f"{trial + 1:03d}"
-        kinds = ("jsonl", "pt", "lock", "safetensors", "observed.npz")
-        return cls(*(folder / f"{model}.{kind}" for kind in kinds))
+    def of(cls, run: Path, trial: int, model: str) -> JobFiles:
+        return cls._in(run / "trials", trial, model)
 
-    def write(self, rows: Sequence[EpochRow]) -> None:
-        """Keep these epochs."""
-        write_whole(self.lines, b"".join(json.dumps(sealed(r)).encode() + b"\n" for r in rows))
+    @classmethod
+    def _in(cls, trials: Path, trial: int, model: str) -> JobFiles:
+        kinds = ("jsonl", "pt", "safetensors", "observed.npz")
+        return cls(*(trials / f"{trial + 1:03d}" / f"{model}.{kind}" for kind in kinds))
 
-    def read(self) -> UnitRows:
-        """The epochs so far; of a damaged file, those before the damage."""
+    def read(self) -> tuple[list[EpochRow], str | None]:
+        """Return the epochs so far, and what is wrong with the lines after them, if anything is.
+
+        A last line that is cut off is nothing wrong: it is being written, or its writer was killed.
+        """
         try:
-            content = self.lines.read_bytes()
+            lines = self.lines.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
-            return UnitRows([])
+            return [], None
         rows: list[EpochRow] = []
-        for number, line in enumerate(content.splitlines(), start=1):
-            row = _row(line)
+        for number, line in enumerate(lines, start=1):
+            row = read_line(line)
             if row is None or row.get("epoch") != number:
-                return UnitRows(rows, f"{self.lines} is damaged in line {number}")
+                cut_off = number == len(lines) and not line.endswith(b"\n")
+                return rows, None if cut_off else f"{self.lines} is corrupted in line {number}"
             rows.append(row)
-        if not rows or not content.endswith(b"\n"):
-            return UnitRows(rows, f"{self.lines} is cut off")
-        return UnitRows(rows)
+        return rows, None
 
     def rows(self) -> list[EpochRow]:
-        """The epochs so far."""
-        return self.read().rows
+        """Return the epochs so far."""
+        return self.read()[0]
+
+    def write(self, rows: Sequence[EpochRow]) -> None:
+        """Have these lines and no other."""
+        content = b"".join(map(as_line, rows))
+        if content != (self.lines.read_bytes() if self.lines.exists() else b""):
+            self.lines.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.lines, content)
+
+    def save(self, row: EpochRow, saved: Saved) -> None:
+        """Add an epoch; see Note [Rows before the checkpoint] for the order."""
+        self.lines.parent.mkdir(parents=True, exist_ok=True)
+        if saved.network is not None:
+            write_whole(self.network, saved.network)
+        write_whole(self.observed, saved.observed)
+        append_line(self.lines, row)
+        write_whole(self.checkpoint, saved.checkpoint)
 
 
-def _row(line: bytes) -> EpochRow | None:
-    try:
-        return unsealed(json.loads(line))
-    except ValueError:  # neither JSON nor, perhaps, UTF-8
-        return None
+# The table
 
 
-def gather(run: Path, study: str, units: Iterable[tuple[int, str]]) -> pl.DataFrame | None:
-    """All epochs of these trials and models, tidy; None where there are none yet."""
+def gather(run: Path, study: str, jobs: Iterable[tuple[int, str]]) -> pl.DataFrame | None:
+    """Return all epochs of these trials and models, tidy; None if there are none yet."""
     rows = [
         {"study": study, "model": model, "trial": trial + 1, **row}
-        for trial, model in units
-        for row in UnitFiles.of(run, trial, model).rows()
+        for trial, model in jobs
+        for row in JobFiles.of(run, trial, model).rows()
     ]
     return pl.DataFrame(rows, infer_schema_length=None) if rows else None
 
 
+def add_to_table(run: Path, study: str, jobs: Sequence[tuple[int, str]], done: set[int]) -> None:
+    """Replace the rows of some jobs in the table, which is made if there is none.
+
+    Args:
+        run: the folder.
+        study: its name.
+        jobs: all of the run's, in the table's order.
+        done: the indices of those that are read; the others' rows stay as they are.
+    """
+    own = gather(run, study, [jobs[k] for k in sorted(done)])
+    try:
+        there = read_table(run / RESULTS)
+    except StudyError:  # missing, or corrupted: all of it is made again
+        there, own = None, gather(run, study, jobs)
+    if own is None:
+        return
+    if there is not None:
+        order = pl.DataFrame(
+            [(trial + 1, model, k) for k, (trial, model) in enumerate(jobs)],
+            schema={"trial": pl.Int64, "model": pl.String, "_at": pl.Int64},
+            orient="row",
+        )
+        fresh = order.filter(pl.col("_at").is_in(sorted(done)))
+        others = there.join(fresh, on=["trial", "model"], how="anti")
+        both = pl.concat([others, own], how="diagonal_relaxed")
+        own = both.join(order, on=["trial", "model"]).sort("_at", "epoch").drop("_at")
+    write_results(run, own)
+
+
 def write_results(run: Path, results: pl.DataFrame) -> None:
-    """Write the table, unless it is there already."""
+    """Write the table, with a checksum of the whole file in its metadata."""
     path, buffer = run / RESULTS, io.BytesIO()
-    results.write_parquet(buffer)
-    if not (path.exists() and path.read_bytes() == buffer.getvalue()):
-        write_whole(path, buffer.getvalue())
+    results.write_parquet(buffer, metadata={"checksum": (MARK + ZEROS).decode()})
+    content = buffer.getvalue()
+    start, _, end = content.rpartition(MARK + ZEROS)
+    content = start + MARK + hashlib.sha256(content).hexdigest().encode() + end
+    if not (path.exists() and path.read_bytes() == content):
+        write_whole(path, content)
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """The table of that file; ``StudyError`` where it is not one."""
+    """Return the table of that file; ``StudyError`` if it is not as it was written."""
     try:
-        return pl.read_parquet(path, glob=False)
+        content = path.read_bytes()
     except OSError as error:
         raise StudyError(f"Could not read {path}: {error.strerror or error}.") from None
-    except (PolarsError, PanicException) as error:  # a damaged file can make polars panic
-        first = (str(error).splitlines() or ["unknown"])[0].rstrip(".")
-        raise StudyError(f"Expected a whole Parquet file, got {path}: {first}.") from None
+    start, mark, rest = content.rpartition(MARK)
+    there, end = rest[: len(ZEROS)], rest[len(ZEROS) :]
+    # Before it is parsed: of a corrupted file polars would print a Rust backtrace.
+    if there != hashlib.sha256(start + mark + ZEROS + end).hexdigest().encode():
+        raise StudyError(
+            f"{path} is corrupted, or another program has written it: its checksum does not fit."
+        )
+    return pl.read_parquet(io.BytesIO(content))
 
 
 def checked_table(
     frame: pl.DataFrame, path: Path, study: str, metrics: Sequence[str]
 ) -> pl.DataFrame:
-    """The table from there, of just the columns that count, checked.
+    """Return the columns of the table that count, with their types checked.
 
     Args:
         frame: the table.
-        path: where it is from, for errors.
+        path: its file, for errors.
         study: the name that all its rows must have.
         metrics: the columns with numbers that it must have.
     """
-    columns = ("study", "model", "trial", "epoch", *metrics)
+    names, whole = ("study", "model"), ("trial", "epoch")
+    columns = (*names, *whole, *metrics)
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
     if frame.is_empty():
         raise StudyError(f"Expected at least one epoch in {path}, got none.")
-    optional = [name for name in ("seconds", "code") if name in frame.columns]
+    optional = [name for name in NOT_METRICS if name in frame.columns]
+    numbers = [*metrics, *(name for name in optional if name != "code")]
     frame = frame.select(*columns, *optional)
-    for name in ("trial", "epoch"):
-        if not frame[name].dtype.is_integer() or frame[name].null_count():
+    for name, dtype in frame.schema.items():
+        if name in whole and (not dtype.is_integer() or frame[name].null_count()):
             raise StudyError(f"Expected whole numbers in the column {name} of {path}.")
-    for name in ("study", "model", *(["code"] if "code" in optional else [])):
-        if frame[name].dtype != pl.String or frame[name].null_count():
+        if name in (*names, "code") and (dtype != pl.String or frame[name].null_count()):
             raise StudyError(f"Expected names in the column {name} of {path}.")
-    numbers = (*metrics, *(["seconds"] if "seconds" in optional else []))
-    for name in numbers:
-        if not (frame[name].dtype.is_numeric() or frame[name].dtype == pl.Null):
+        if name in numbers and not (dtype.is_numeric() or dtype == pl.Null):
             raise StudyError(f"Expected numbers in the column {name} of {path}.")
     others = frame["study"].unique().sort().to_list()
     if others != [study]:
@@ -174,36 +269,37 @@ def checked_table(
             f"got several for {model}, trial {trial}, epoch {epoch}."
         )
     return frame.with_columns(
-        pl.col("trial", "epoch").cast(pl.Int64),
-        pl.col(numbers).cast(pl.Float64).fill_null(float("nan")),
+        pl.col(*whole).cast(pl.Int64),
+        pl.col([n for n in numbers if n not in COUNTS]).cast(pl.Float64).fill_null(float("nan")),
+        pl.col([n for n in numbers if n in COUNTS]).cast(pl.Int64),
     )
 
 
 def restore_lines(
-    run: Path, study: str, metrics: Sequence[str], units: Sequence[tuple[int, str]]
+    run: Path, study: str, metrics: Sequence[str], jobs: Sequence[tuple[int, str]]
 ) -> None:
-    """The lines of these trials and models from the table, where that is all there is.
+    """Write the lines of an archive's jobs from its table; see Note [An archive].
 
-    See Note [The table is enough]. ``StudyError`` where the table has more than these.
+    All of them appear at once, so that a kill leaves the archive as it was.
     """
-    path, mark = run / RESULTS, run / ".restoring"
-    there = any(file.suffix in (".jsonl", ".pt") for file in (run / "trials").glob("*/*"))
-    if not path.is_file() or (there and not mark.exists()):
+    path, trials, part = run / RESULTS, run / "trials", run / "trials.part"
+    if trials.exists() or not path.is_file():
         return
     if (run / HELD_OUT).is_file():
         raise StudyError(f"{run} is an evaluation, not a run. Choose another `out`.")
-    table = checked_table(read_table(path), path, study, metrics)
+    table = read_table(path)
+    known = [name for name in metrics if name in table.columns]  # an archive may have fewer
+    table = checked_table(table, path, study, known)
     for trial, model in table.select("trial", "model").unique(maintain_order=True).rows():
-        if (trial - 1, model) not in units:
+        if (trial - 1, model) not in jobs:
             raise StudyError(
                 f"{path} has trial {trial} of {model}, which config.toml does not name. Ask for it "
                 "as well, or choose another `out`."
             )
-    mark.touch()
-    for trial, model in units:
+    shutil.rmtree(part, ignore_errors=True)
+    for trial, model in jobs:
         own = table.filter(pl.col("trial") == trial + 1, pl.col("model") == model)
         if len(own):
-            files = UnitFiles.of(run, trial, model)
-            files.lines.parent.mkdir(parents=True, exist_ok=True)
-            files.write(own.sort("epoch").drop("study", "trial", "model").to_dicts())
-    mark.unlink()
+            rows = own.sort("epoch").drop("study", "trial", "model").to_dicts()
+            JobFiles._in(part, trial, model).write(rows)
+    part.rename(trials)

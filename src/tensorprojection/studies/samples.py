@@ -1,4 +1,4 @@
-"""A few of the run's images, kept with it so that its page can show them anywhere."""
+"""A few images in the run's folder, so that its page can show them anywhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Samples:
 
 
 def choose(images: ImageSet, seed: int = 0) -> Samples:
-    """Drawn at random by class, or from all images without labels; the same for the same images."""
+    """Draw images of each class, or of all; the same ones for the same images."""
     labels = np.zeros(len(images), np.int64) if images.labels is None else images.labels
     class_names = images.class_names or ("images",)
     rng = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ def _small(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def write_samples(run: Path, images: ImageSet) -> None:
-    """Keep samples with the run, unless it has some."""
+    """Write samples into the run's folder, unless it has some."""
     path = run / SAMPLES
     if path.exists():
         return
@@ -83,7 +83,7 @@ def write_samples(run: Path, images: ImageSet) -> None:
 
 
 def read_samples(run: Path) -> Samples | None:
-    """The samples of a run; None where there are none, or none that can be read."""
+    """Return the samples of a run; None if there are none that can be read."""
     try:
         content = io.BytesIO((run / SAMPLES).read_bytes())
         with np.load(content, allow_pickle=False) as file:

@@ -1,27 +1,31 @@
-"""What a study is: its images, networks and protocol, declared in the same way for all."""
+"""A study: its images, networks and protocol, declared in the same way for all."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from .claims import Claim
 from .config import C, RunConfig
-from .data.kinds import ImageKind
+from .data.images import ImageKind
+from .errors import StudyError
 from .image_data import open_image_data, prepare_images
-from .inputs import Data, Progress, Rows, RunInputs
-from .models.layer_rows import ModelTable, tables_of
-from .trial.metrics import CLASSIFICATION, Classification, Metric
+from .inputs import Data, Progress, RunInputs
+from .networks.layer_rows import ModelTable, tables_of
+from .trial.losses import dice_loss
+from .trial.metrics import CLASSIFICATION, SEGMENTATION, Classification, Metric, Segmentation
 
-__all__ = ["Data", "Metrics", "ModelChoice", "Progress", "Rows", "RunInputs", "Study"]
+FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class Metrics(Protocol):
-    """What is measured after each epoch; see trial/metrics.py."""
+    """Measures a network on the validation set; see trial/metrics.py."""
 
     def update(self, output: Tensor, target: Tensor, /) -> None: ...
 
@@ -29,17 +33,19 @@ class Metrics(Protocol):
 
 
 @dataclass(frozen=True)
-class ModelChoice:
-    """A shortcut for `models`: a flag of the command line, and the models for each value."""
+class Source:
+    """The file or module of a user's own study, and the sha256 of its code."""
 
-    name: str
-    description: str
-    models: Mapping[str, tuple[str, ...]]
+    reference: str
+    sha256: str
 
 
 @dataclass(frozen=True)
 class Study(Generic[C]):
-    """A study, such as one of the paper's section 3; all that is known about it is here.
+    """A study, such as one of the paper's section 3.
+
+    A study of images, classes or masks needs its fields only. One that trains on something else,
+    or with another loss, is a subclass that overrides the methods.
 
     >>> study = Study(
     ...     name="stripes",
@@ -50,35 +56,20 @@ class Study(Generic[C]):
     ...     presets={"small": {"size": 32, "trials": 3, "epochs": 5, "batch": 16}},
     ... )
     >>> [metric.name for metric in study.measured]
-    ['loss', 'accuracy', 'f1']
+    ['loss', 'accuracy', 'f1', 'sensitivity', 'specificity', 'auc']
 
     Args:
-        name: as in ``tpl run NAME``; also that of a user's own, for folders and tables.
+        name: as in ``tpl run NAME``, and in names of folders.
         title: as in headings.
         images: what its images are, where they come from, how folders of them look.
         models: the networks' names, and what they are; "base" is what others are compared with.
-        network: a network by its name, started from torch's random numbers; where it starts from
-            data as well, from the first training images.
+            A name is also that of files: letters, digits, "-", "_" and ".", no "." at its start.
+        network: makes a network by its name, initialized from torch's random numbers and, if it is
+            initialized from data, from the first training images.
         presets: settings by preset. The paper's studies have smoke, small and paper.
         settings: the model of its settings, with those that only this study has.
-        prepare: makes what all trials share, with the given number of processes: images, copies,
-            features. By default the images alone.
-        open: the samples, in a process that trains. By default the images and their labels or
-            masks.
-        loss: what is minimised.
-        metrics: makes the object that measures, after each epoch.
-        measured: the names of its metrics, with what they mean.
-        penalty: a regularization term that is added to the loss, None for most networks.
-        channels_last: whether to train in torch's channels_last memory format.
-        sees_images: whether batches are images; False where they are something smaller.
-        copies: how many augmented copies of each image these settings ask for, at least.
-        describe: what distinguishes a run with these settings, for headings.
-        choices: shortcuts for `models`.
-        tables: the networks layer by layer, with notes on the paper.
-        claims: what the paper claims of it, which a run's page holds against its results.
-        front: what comes before the network for images that it has not seen: from pixels in [0, 1],
-            ``(N, 1, size, size)`` of gray images or ``(N, 3, size, size)``, to the network's input.
-        reference: where another process finds the study again; set by the registry.
+        claims: the paper's claims, which a run's page compares with its results.
+        source: where a user's own study was imported from; set by the registry.
     """
 
     name: str
@@ -88,35 +79,120 @@ class Study(Generic[C]):
     network: Callable[[C, str, Tensor], nn.Module]
     presets: Mapping[str, Mapping[str, Any]]
     settings: type[C] = RunConfig  # type: ignore[assignment]
-    prepare: Callable[[C, int, Progress], RunInputs] = None  # type: ignore[assignment]
-    open: Callable[[C, RunInputs], Data] = open_image_data
-    loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
-    metrics: Callable[[], Metrics] = None  # type: ignore[assignment]
-    measured: tuple[Metric, ...] = CLASSIFICATION
-    penalty: Callable[[nn.Module], Tensor | None] = lambda network: None
-    channels_last: bool = True
-    sees_images: bool = True
-    copies: Callable[[C], int] = lambda config: 0
-    describe: Callable[[C], tuple[str, ...]] = lambda config: (f"{config.size} × {config.size}",)
-    choices: tuple[ModelChoice, ...] = ()
-    tables: Callable[[C], Iterable[ModelTable]] = None  # type: ignore[assignment]
     claims: tuple[Claim, ...] = ()
-    front: Callable[[C], nn.Module] = lambda config: nn.Identity()
-    reference: str = ""
+    source: Source | None = None
+
+    # Batches are images, which train fastest in torch's channels_last memory format.
+    sees_images: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        classes = len(self.images.class_names)
-        usual = {
-            "prepare": partial(prepare_images, self.images),
-            "metrics": partial(Classification, classes),
-            "tables": partial(tables_of, self.title, self.images, self.models, self.network),
-            "reference": self.name,
-        }
-        for name, value in usual.items():
-            if not getattr(self, name):
-                object.__setattr__(self, name, value)
+        for name in (self.name, *self.models):
+            if not (isinstance(name, str) and FILE_NAME.fullmatch(name) and len(name) <= 100):
+                raise StudyError(
+                    "Expected names of studies and models of at most 100 letters, digits, '-', '_' "
+                    f"and '.', with no '.' at the start, got {name!r}."
+                )
+
+    @property
+    def reference(self) -> str:
+        """The name by which a configuration and another process find the study."""
+        return self.name if self.source is None else self.source.reference
+
+    # The data
+
+    def for_data(self, settings: Mapping[str, Any], file: Path | None) -> Study[Any]:
+        """Return the study for the data of these settings, and of a file with more of them."""
+        return self
+
+    def prepare(self, config: C, jobs: int, progress: Progress) -> RunInputs:
+        """Compute what all trials share, with so many processes: images, copies, features."""
+        return prepare_images(self.images, config, jobs, progress)
+
+    def open(self, config: C, inputs: RunInputs) -> Data:
+        """Return the samples, in a process that trains."""
+        return open_image_data(config, inputs)
+
+    def preprocess(self, config: C) -> nn.Module:
+        """Return the layers before the network, for images that are not in the cache.
+
+        They take pixels in [0, 1], ``(N, 1, size, size)`` of gray images or ``(N, 3, size, size)``.
+        """
+        return nn.Identity()
+
+    # Training
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return what is minimized."""
+        if self.images.masks:
+            return dice_loss(output, target)
+        return nn.functional.cross_entropy(output, target)
+
+    def penalty(self, network: nn.Module) -> Tensor | None:
+        """Return a regularization term that is added to the loss."""
+        return None
+
+    def optimizer(self, network: nn.Module, config: C) -> torch.optim.Optimizer:
+        """Return the optimizer of the network's parameters."""
+        if config.optimizer == "adamw":
+            decay = config.weight_decay
+            return torch.optim.AdamW(
+                network.parameters(), lr=config.learning_rate, weight_decay=decay
+            )
+        return torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+
+    def metrics(self) -> Metrics:
+        """Return a new object that measures, after each epoch."""
+        return Segmentation() if self.images.masks else Classification(len(self.images.class_names))
+
+    @property
+    def measured(self) -> tuple[Metric, ...]:
+        """The metrics, with what they mean."""
+        return SEGMENTATION if self.images.masks else CLASSIFICATION
 
     @property
     def row_metrics(self) -> tuple[str, ...]:
         """The names of all numbers that an epoch is measured by, the training loss first."""
         return ("train_loss", *(metric.name for metric in self.measured))
+
+    # For the reader
+
+    def describe(self, config: C) -> tuple[str, ...]:
+        """Return what distinguishes a run with these settings, for headings."""
+        return (f"{config.size} × {config.size}",)
+
+    def tables(self, config: C) -> Iterable[ModelTable]:
+        """Yield the networks layer by layer, with notes on the paper."""
+        return tables_of(self.title, self.images, self.models, self.network, config)
+
+    # Checks
+
+    def check_networks(self, config: C) -> None:
+        """Raise a ``StudyError`` for a network that cannot be trained, before anything is trained.
+
+        Only a study of plain images is called with one: other samples are not known yet.
+        """
+        if type(self).open is not Study.open:
+            return
+        size, channels = config.size, 3 if self.images.mode == "RGB" else 1
+        shape = (1, size, size) if self.images.masks else (len(self.images.class_names),)
+        for model in config.models:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                x = torch.rand(2, channels, size, size)
+                network = self.network(config, model, x)
+                if not isinstance(network, nn.Module):
+                    raise StudyError(f"Expected a torch module as {model}, got {network!r}.")
+                try:
+                    output = network.eval()(x)
+                except Exception as error:
+                    first = (str(error).splitlines() or [""])[0]
+                    raise StudyError(
+                        f"{model} fails for images of shape {tuple(x.shape)}: "
+                        f"{type(error).__name__}: {first}"
+                    ) from error
+            if not any(p.requires_grad for p in network.parameters()):
+                raise StudyError(f"{model} has no parameters, so there is nothing to train.")
+            found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            if type(self).loss is Study.loss and found != (2, *shape):
+                raise StudyError(
+                    f"Expected {model} to give shape {(2, *shape)} for two images, got {found}."
+                )

@@ -27,8 +27,8 @@ def example(name):
 def test_parameters_are_those_of_tpl_summary(study, make):
     for package in ("cyclopts", "monai", "polars", "pydantic"):
         pytest.importorskip(package, reason=f"the studies need {package}")
+    from tensorprojection.cli.summary import tables
     from tensorprojection.studies.registry import find_study
-    from tensorprojection.studies.report.summary import tables
 
     namespace = example(f"{study}.py")
     totals = {table.form: table.total for table in tables(find_study(study))}

@@ -4,15 +4,21 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import keras
 import numpy as np
 import oracle
 import pytest
 
-from tensorprojection import start_values
-from tensorprojection.errors import DivergedError, ProjectionTypeError, ProjectionValueError
-from tensorprojection.keras import FrozenProjection, TensorProjection, TransposeTensorProjection
+from tensorprojection import init_matrices
+from tensorprojection.errors import ProjectionTypeError, ProjectionValueError
+from tensorprojection.keras import (
+    BlockInitializer,
+    FrozenProjection,
+    TensorProjection,
+    TransposeTensorProjection,
+)
 
 LAYERS = [TensorProjection, TransposeTensorProjection]
 
@@ -78,20 +84,40 @@ def test_a_mode_left_alone_may_have_any_size(rng):
     assert model(rng.normal(size=(4, 8, 5)).astype(np.float32)).shape == (4, 3, 5)
 
 
-# Starts
+# Initialization
+
+
+def kinds(layer):
+    return [type(initializer).__name__ for initializer in layer.kernel_initializer]
+
+
+@pytest.mark.parametrize("layer_type", LAYERS)
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_by_default_channels_begin_as_noise_and_the_other_modes_as_pooling(rng, layer_type, order):
+    small, large = 10, 30
+    layer = layer_type((large if layer_type is TransposeTensorProjection else small,) * order)
+    layer.build((None, *[small if layer_type is TransposeTensorProjection else large] * order))
+    pooled = order - 1 if order >= 3 else 0
+    assert kinds(layer) == ["BlockInitializer"] * pooled + ["RandomNormal"] * (order - pooled)
+    for W in layer.Ws[:pooled]:
+        # Each of the 10 columns averages three neighbours, up to a factor.
+        block = np.kron(np.eye(small), np.ones((3, 1)))
+        assert np.corrcoef(array(W.value).ravel(), block.ravel())[0, 1] == pytest.approx(1)
+    for W in layer.Ws[pooled:]:
+        assert np.std(array(W.value)) == pytest.approx(0.05, rel=0.2)
 
 
 @pytest.mark.parametrize("name", ["block", "blur", "dct"])
-def test_starts_have_the_numbers_of_every_framework(name):
+def test_poolings_have_the_numbers_of_every_framework(name):
     layer = TensorProjection((5, None), kernel_initializer=name)
     layer.build((None, 12, 3))
     np.testing.assert_array_equal(
-        array(layer.W1.value), getattr(start_values, name)(12, 5).astype(np.float32)
+        array(layer.W1.value), getattr(init_matrices, name)(12, 5).astype(np.float32)
     )
 
 
 def test_blur_is_close_to_anti_aliased_pooling():
-    U = start_values.blur(12, 6)
+    U = init_matrices.blur(12, 6)
     np.testing.assert_allclose(U.T @ U, np.eye(6), atol=1e-12)
     windows = np.zeros((12, 6))
     for j in range(6):
@@ -103,24 +129,27 @@ def test_blur_is_close_to_anti_aliased_pooling():
     assert np.linalg.eigvalsh(H).min() > 0
 
 
-def test_random_starts(rng):
-    layer = TensorProjection((30, 30))
-    layer.build((None, 100, 100))
-    W1, W2 = (array(W.value) for W in layer.Ws)
-    assert not np.allclose(W1, W2)
-    assert np.std(W1) == pytest.approx(0.05, rel=0.1)
+def test_random_initializations(rng):
+    for initializer in ("normal", keras.initializers.RandomNormal(stddev=0.05)):
+        layer = TensorProjection((30, 30, 30), kernel_initializer=initializer)
+        layer.build((None, 100, 100, 100))
+        Ws = [array(W.value) for W in layer.Ws]
+        assert not np.allclose(Ws[0], Ws[1])
+        assert [np.std(W) for W in Ws] == pytest.approx([0.05] * 3, rel=0.1)
     layer = TensorProjection((30,), kernel_initializer="orthogonal")
     layer.build((None, 100))
     W = array(layer.W1.value)
     np.testing.assert_allclose(W.T @ W, np.eye(30), atol=1e-5)
 
 
-def test_a_start_for_each_mode():
-    start = keras.initializers.Constant(0.5)
-    layer = TensorProjection((2, 2), kernel_initializer=("dct", start))
-    layer.build((None, 4, 4))
-    np.testing.assert_allclose(array(layer.W1.value), start_values.dct(4, 2), atol=1e-7)
+def test_one_initializer_per_mode():
+    constant = keras.initializers.Constant(0.5)
+    layer = TensorProjection((2, 2, 2), kernel_initializer=("dct", constant, BlockInitializer(3)))
+    layer.build((None, 4, 4, 4))
+    np.testing.assert_allclose(array(layer.W1.value), init_matrices.dct(4, 2), atol=1e-7)
     np.testing.assert_allclose(array(layer.W2.value), 0.5)
+    block = [[1, 0], [1, 0], [0, 1], [0, 1]]
+    np.testing.assert_allclose(array(layer.W3.value), 3 / 2**0.5 * np.array(block), rtol=1e-6)
 
 
 # Penalties
@@ -244,6 +273,8 @@ for name in {list(right)}:
     [
         TensorProjection((3, None, 2), eps=0.1, kernel_initializer=("dct", "normal", "blur")),
         TransposeTensorProjection((9, 8), eps_mode="relative", kernel_regularizer="l1"),
+        TensorProjection((3, None, 2)),
+        TensorProjection((3, 2), kernel_initializer=BlockInitializer(gain=3)),
         TensorProjection((3,), regularization="reconstruction_error", rate=0.7, name="reduce"),
     ],
 )
@@ -252,6 +283,7 @@ def test_config_round_trip(layer):
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is type(layer)
     assert again.get_config() == layer.get_config()
+    assert kinds(again) == kinds(layer)
 
 
 # Precision and compilers
@@ -398,37 +430,47 @@ def test_one_batch_axis():
     )
 
 
-def test_a_W_that_has_diverged_is_named():
-    x = np.ones((2, 6, 5), np.float32)
-    for value in (np.nan, np.inf):
-        layer = TensorProjection((3, 2))
-        layer.build((None, 6, 5))
-        layer.W2.assign(np.full((5, 2), value))
-        assert "W2 contains NaN or infinity" in message(DivergedError, layer, x)
-    layer = TensorProjection((3, 2), eps_mode="relative", kernel_initializer=("dct", "zeros"))
-    assert layer(keras.Input((6, 5))).shape == (None, 3, 2)  # nothing is computed
-    assert "W2 is all zeros" in message(DivergedError, layer, x)
-    layer = TensorProjection((3, 2), kernel_initializer="zeros")  # which ε makes harmless
-    assert not array(layer(x)).any()
-
-
-def test_in_a_compiled_model_it_gives_nan(backend):
-    if backend == "torch":
-        pytest.skip("the backend torch compiles nothing here")
-    layer = TensorProjection((3, 2))
-    model = keras.Sequential([keras.Input((6, 5)), layer])
-    layer.W1.assign(np.full((6, 3), np.nan))
-    assert np.isnan(model.predict(np.ones((2, 6, 5), np.float32), verbose=0)).all()
-
-
 def test_unknown_names():
     said = message(ProjectionValueError, lambda: TensorProjection((3,), regularization="l2"))
     assert "'reconstruction_error', 'total_variation', got 'l2'" in said
-    said = message(
-        ProjectionValueError, lambda: TensorProjection((3,), kernel_initializer="cosine")
-    )
-    assert "'dct'" in said
-    assert "got 'cosine'" in said
+    for wrong in ("cosine", ("dct", "cosine")):
+        make = partial(TensorProjection, (3, 3), kernel_initializer=wrong)
+        said = message(ProjectionValueError, make)
+        assert "'auto'" in said
+        assert "'dct'" in said
+        assert "got 'cosine'" in said
+    said = message(ProjectionTypeError, lambda: TensorProjection((3, 3), init="block"))
+    assert said == ("TensorProjection has no argument 'init'. Use kernel_initializer='block'.")
+    assert "gain > 0, got 0" in message(ProjectionValueError, BlockInitializer, 0)
+
+
+# NaN propagates
+
+
+@pytest.mark.parametrize("value", [np.nan, "zero"])
+def test_a_W_with_nan_gives_nan(value):
+    """And a zero W with a relative ε: eagerly, compiled, frozen and in training."""
+    layer = TensorProjection((3, 2), eps_mode="relative" if value == "zero" else "absolute")
+    model = keras.Sequential([keras.Input((6, 5)), layer])
+    W = array(layer.W2.value)
+    if value == "zero":
+        W[:] = 0
+    else:
+        W[1, 1] = value
+    layer.W2.assign(W)
+    x = np.ones((2, 6, 5), np.float32)
+    assert np.isnan(array(layer(x))).all()
+    assert np.isnan(array(layer.freeze()(x))).all()
+    assert np.isnan(model.predict(x, verbose=0)).all()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    history = model.fit(x, np.ones((2, 3, 2), np.float32), verbose=0).history
+    assert np.isnan(history["loss"]).all()
+    assert all(np.isnan(array(W.value)).all() for W in layer.Ws)
+
+
+def test_a_zero_W_is_harmless_with_an_absolute_eps():
+    layer = TensorProjection((3, 2), kernel_initializer="zeros")
+    assert not array(layer(np.ones((2, 6, 5), np.float32))).any()
 
 
 # Frozen
@@ -438,7 +480,7 @@ def test_unknown_names():
 def test_frozen(rng, tmp_path, layer_type):
     out_shape = (8, None) if layer_type is TransposeTensorProjection else (3, None)
     layer = layer_type(out_shape)
-    with pytest.raises(ProjectionValueError, match="has been built"):
+    with pytest.raises(ProjectionValueError, match="Call it once"):
         layer.freeze()
     x = rng.normal(size=(4, 6, 5)).astype(np.float32)
     right = array(layer(x))

@@ -1,5 +1,7 @@
 """W -> U and its derivatives, against the paper's formulas in float64."""
 
+from contextlib import nullcontext
+
 import keras
 import numpy as np
 import oracle
@@ -112,6 +114,44 @@ def test_second_derivatives(rng, eps_mode):
 def test_second_derivatives_are_finite_at_zero():
     found = hessian(lambda W: keras.ops.sum(polar(W) ** 3), np.zeros((4, 2), np.float32))
     assert np.isfinite(found).all()
+
+
+def not_finite():
+    for value in (np.nan, np.inf, -np.inf):
+        W = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+        W[2, 3] = value
+        yield pytest.param(W, "absolute", id=str(value))
+        yield pytest.param(W[:, 3:], "relative", id=f"{value}, one column")
+    yield pytest.param(np.zeros((7, 4), np.float32), "relative", id="zero")
+    yield pytest.param(np.zeros((7, 1), np.float32), "relative", id="zero, one column")
+
+
+@pytest.mark.parametrize(("W", "eps_mode"), [*not_finite()])
+def test_nan_propagates(rng, W, eps_mode):
+    dL_dU = rng.normal(size=W.shape).astype(np.float32)
+    for mode in (lambda f: f, compiled):
+        U = mode(lambda W: polar(W, eps_mode=eps_mode))(keras.ops.convert_to_tensor(W))
+        assert np.isnan(array(U)).all()
+    (found,) = gradient(lambda W: inner(polar(W, eps_mode=eps_mode), dL_dU), W)
+    assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize("eps_mode", EPS)
+def test_large_numbers_are_no_problem_and_an_overflow_of_their_squares_gives_nan(rng, eps_mode):
+    W = (1e30 * rng.normal(size=(7, 4))).astype(np.float32)
+    right = oracle.polar_by_svd(W.astype(np.float64), EPS[eps_mode], eps_mode)
+    assert np.abs(array(polar(W, eps_mode=eps_mode)) - right).max() <= 2e-6
+    with double_precision():
+        W = keras.ops.convert_to_tensor(1e200 * rng.normal(size=(7, 4)), "float64")
+        assert np.isnan(array(polar(W, eps_mode=eps_mode))).all()
+
+
+def double_precision():
+    if keras.backend.backend() != "jax":
+        return nullcontext()
+    import jax
+
+    return jax.enable_x64(True)
 
 
 def test_half_types_are_computed_in_float32(rng):

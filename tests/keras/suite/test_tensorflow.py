@@ -60,7 +60,7 @@ def test_the_gradient_under_xla(rng):
 @pytest.mark.parametrize("q", [1, 2, 5, 8])
 @pytest.mark.parametrize("kind", ["random", "zero", "of rank 1", "orthogonal"])
 def test_rotations_make_columns_orthogonal(rng, q, kind):
-    from tensorprojection.keras.jacobi import orthogonal_columns
+    from tensorprojection.keras.polar_tensorflow import orthogonal_columns
 
     R = {
         "random": rng.normal(size=(q, q)),

@@ -5,15 +5,16 @@ import os
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+from filelock import FileLock
 
-from tensorprojection.studies.data import cache, sums
-from tensorprojection.studies.data.cache import cache_folder, cached, digest_of
+from tensorprojection.studies.data import cache
+from tensorprojection.studies.data.cache import ENTRY, cache_folder, cached, checksum, entries
 from tensorprojection.studies.errors import StudyError
 
+pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+
 KEY = {"size": 96, "data": "phantoms"}
-BESIDE = {"about.json", "digest.txt", "key.json", "sums.json"}
 
 
 class Maker:
@@ -40,8 +41,8 @@ def test_made_once_with_its_key(tmp_path):
     assert make.calls == 1
     assert place.parent == tmp_path
     assert place.name.startswith("images-")
-    assert json.loads((place / "key.json").read_text()) == {"format": cache.FORMAT, **KEY}
-    assert {path.name for path in place.iterdir()} == {"a", "b", *BESIDE}
+    assert json.loads((place / ENTRY).read_text())["key"] == {"format": cache.FORMAT, **KEY}
+    assert {path.name for path in place.iterdir()} == {"a", "b", ENTRY}
     assert folders(tmp_path) == [place.name]
 
 
@@ -56,21 +57,18 @@ def test_another_key_kind_or_format_is_another_folder(tmp_path, monkeypatch):
     assert len(places) == make.calls == 5
 
 
-def test_the_digest_is_of_the_arrays_and_not_of_the_key(tmp_path):
+def test_the_checksum_is_of_the_content_and_not_of_the_key(tmp_path):
     def make(value):
-        return lambda folder: np.save(folder / "images.npy", np.full(5, value))
+        return lambda folder: (folder / "a").write_text(value)
 
-    one = cached("images", KEY, make(1), tmp_path)
-    same = cached("images", {**KEY, "path": "elsewhere"}, make(1), tmp_path)
-    other = cached("images", {**KEY, "path": "third"}, make(2), tmp_path)
-    assert digest_of(one) == digest_of(same) != digest_of(other)
-    (one / "digest.txt").unlink()  # as folders of older versions
-    assert digest_of(one) == digest_of(same)
+    one = cached("images", KEY, make("1"), tmp_path)
+    same = cached("images", {**KEY, "path": "elsewhere"}, make("1"), tmp_path)
+    other = cached("images", {**KEY, "path": "third"}, make("2"), tmp_path)
+    assert checksum(one) == checksum(same) != checksum(other)
 
 
 def test_where_caches_go(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path / "here"))
-    assert cache_folder() == tmp_path / "here"
     assert cached("images", KEY, Maker()).parent == tmp_path / "here"
     monkeypatch.delenv("TENSORPROJECTION_CACHE")
     assert cache_folder().name == "tensorprojection"
@@ -88,21 +86,7 @@ def test_a_maker_that_fails_leaves_no_folder(error, tmp_path):
     with pytest.raises(error, match="half way"):
         cached("images", KEY, fails, tmp_path)
     assert folders(tmp_path) == []
-    make = Maker()
-    cached("images", KEY, make, tmp_path)
-    assert make.calls == 1
-
-
-def test_what_a_killed_maker_left_is_removed_and_not_used(tmp_path):
-    place = cached("images", KEY, Maker(), tmp_path)
-    other = tmp_path / "copies-0123.abc.part"  # of another folder, perhaps being made
-    other.mkdir()
-    killed = tmp_path / f"{place.name}.xyz.part"
-    place.rename(killed)
-    make = Maker()
-    assert cached("images", KEY, make, tmp_path) == place
-    assert make.calls == 1
-    assert folders(tmp_path) == sorted([place.name, other.name])
+    cached("images", KEY, Maker(), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -120,28 +104,15 @@ def test_a_maker_that_is_killed(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     (left,) = folders(tmp_path)
     assert left.endswith(".part")
+    other = tmp_path / "copies-0123.abc.part"  # of another folder, perhaps being made
+    other.mkdir()
     make = Maker()
     place = cached("images", KEY, make, tmp_path)
     assert make.calls == 1
-    assert folders(tmp_path) == [place.name]
+    assert folders(tmp_path) == sorted([place.name, other.name])
 
 
-def test_the_name_of_what_is_being_made_cannot_be_guessed(tmp_path):
-    seen = {cached("images", KEY | {"n": n}, lambda folder: None, tmp_path).name for n in range(3)}
-    parts = []
-    for n in range(3):
-        cached("copies", KEY, lambda folder: parts.append(folder.name), tmp_path / str(n))
-    assert len(seen) == len(set(parts)) == 3
-    assert not any(str(os.getpid()) in name.split(".")[1] for name in parts)
-
-
-# Damage
-
-
-def zeroed(path):
-    with open(path, "r+b") as file:
-        file.seek(3)
-        file.write(bytes(2))
+# Corruption
 
 
 def cut(path):
@@ -156,50 +127,24 @@ def flipped(path):
     os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
 
 
-@pytest.mark.parametrize(
-    "damage", [zeroed, cut, flipped, Path.unlink, lambda p: p.write_bytes(b"")]
-)
-@pytest.mark.parametrize("name", ["a", "b", "deeper/c", *sorted(BESIDE)])
-def test_what_is_damaged_is_made_again_and_said(damage, name, tmp_path, caplog):
-    calls = []
-
-    def make(folder):
-        Maker()(folder)
-        (folder / "deeper").mkdir()
-        (folder / "deeper" / "c").write_text("third")
-        calls.append(folder)
-
+@pytest.mark.parametrize("damage", [cut, flipped, Path.unlink, lambda p: p.write_bytes(b"")])
+@pytest.mark.parametrize("name", ["a", "b", ENTRY])
+def test_corrupted_files_are_named_and_made_again(damage, name, tmp_path, caplog):
+    make = Maker()
     place = cached("images", KEY, make, tmp_path, {"study": "oct"})
-    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in place.iterdir()}
     damage(place / name)
     caplog.clear()
     assert cached("images", KEY, make, tmp_path, {"study": "oct"}) == place
     (said,) = caplog.messages
-    assert said.startswith(f"{place} is damaged (")
+    assert said.startswith(f"{place} is corrupted (")
     assert said.endswith("): it is made again.")
     assert name in said
-    assert len(calls) == 2
+    assert make.calls == 2
     assert {path: path.read_bytes() for path in before} == before
     assert folders(tmp_path) == [place.name]
     cached("images", KEY, make, tmp_path)
-    assert (len(calls), len(caplog.messages)) == (2, 1)
-
-
-def test_damage_in_any_piece_of_a_large_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(sums, "PIECE", 100)
-    content = bytes(range(250)) * 2
-
-    def make(folder):
-        (folder / "a").write_bytes(content)
-        (folder / "empty").write_bytes(b"")
-
-    place = cached("images", KEY, make, tmp_path)
-    assert sums.damage(place) is None
-    for at in (0, 99, 100, 350, 499):
-        (place / "a").write_bytes(content[:at] + b"\xff" + content[at + 1 :])
-        assert sums.damage(place) == "a has other content than was written"
-    (place / "a").write_bytes(content)
-    assert sums.damage(place) is None
+    assert (make.calls, len(caplog.messages)) == (2, 1)
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
@@ -265,7 +210,7 @@ def test_a_folder_appears_complete(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", look)
     cached("images", KEY, Maker(), tmp_path)
-    assert seen == [(False, sorted({"a", "b", *BESIDE}))]
+    assert seen == [(False, ["a", "b", ENTRY])]
 
 
 # Disks
@@ -277,7 +222,7 @@ def full(_):
 
 def test_a_full_disk(tmp_path):
     with pytest.raises(
-        StudyError, match=r"Could not make the cache .*: No space left on device. Where there"
+        StudyError, match=r"Could not make the cache .*: No space left on device. If there"
     ) as raised:
         cached("images", KEY, full, tmp_path)
     assert "TENSORPROJECTION_CACHE" in str(raised.value)
@@ -287,7 +232,85 @@ def test_a_full_disk(tmp_path):
 
 def test_a_cache_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StudyError, match=r"Could not make the cache .*: Not a directory|File exi"):
-        cached("images", KEY, Maker(), tmp_path / "file" / "cache")
     with pytest.raises(StudyError, match="Could not make the cache"):
-        cached("images", KEY, Maker(), tmp_path / "file")
+        cached("images", KEY, Maker(), tmp_path / "file" / "cache")
+
+
+# Listing and clearing
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def made(study, source="somewhere", size=1000):
+    told = {"study": study, "source": source}
+    return cached("images", told, lambda f: (f / "a").write_bytes(bytes(size)), None, told)
+
+
+def unused(place, days):
+    then = time.time() - days * 86400
+    os.utime(place / ENTRY, (then, then))
+
+
+def test_the_list_says_what_is_there_and_what_made_it(here, tpl, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert tpl("cache", "list")[:2] == (0, f"{here}: 0.0 MB\n")
+    hostile = "[bold]x\x1b[31m; rm -rf ~"
+    place, other = made("oct", hostile, 3_000_000), made("chest")
+    unused(place, 10)
+    code, out, _ = tpl("cache", "list")
+    assert code == 0
+    assert f"{here}: 3.0 MB" in out
+    for words in (place.name, other.name, "oct", "3.0 MB", "10.0", "[bold]x", "; rm -rf ~"):
+        assert words in out
+    assert out.index(other.name) < out.index(place.name)  # the last used first
+
+
+def test_clear_by_study_and_by_age(here, tpl):
+    for study in ("oct", "chest"):
+        unused(made(study, "old"), 10)
+        made(study, "new")
+    code, out, _ = tpl("cache", "clear", "--study", "oct", "--older-than", "9.5")
+    assert code == 0
+    assert "1 folders removed, 0.0 MB freed; 0 left." in out
+    left = {(e.study, e.source) for e in entries()}
+    assert left == {("oct", "new"), ("chest", "old"), ("chest", "new")}
+    made("chest", "old")  # to use it makes it young again
+    tpl("cache", "clear", "--older-than", "1")
+    assert len(entries()) == 3
+    tpl("cache", "clear")
+    assert entries() == []
+
+
+@pytest.mark.parametrize("days", ["-1", "nan", "inf"])
+def test_wrong_ages(here, tpl, days):
+    code, _, err = tpl("cache", "clear", f"--older-than={days}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "days of 0 or more" in err
+
+
+def test_what_is_being_made_stays(here, tpl):
+    place = made("oct")
+    place.with_name(f"{place.name}.0123456789abcdef.part").mkdir()
+    with FileLock(f"{place}.lock"):
+        code, _, err = tpl("cache", "clear")
+    assert code == 1
+    assert "it is being made" in err
+    assert {e.kind for e in entries()} == {"images", "unfinished"}
+    assert tpl("cache", "clear")[0] == 0
+    assert entries() == []
+
+
+def test_other_things_in_the_folder_are_never_touched(here, tpl, tmp_path):
+    made("oct")
+    (here / "images-of-mine").mkdir()
+    (here / "thesis.txt").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    (here / "images-0123456789abcdef").symlink_to(tmp_path / "elsewhere")
+    tpl("cache", "clear")
+    left = {path.name for path in here.iterdir() if not path.name.endswith(".lock")}
+    assert left == {"images-of-mine", "thesis.txt", "images-0123456789abcdef"}
+    assert (tmp_path / "elsewhere").is_dir()

@@ -1,4 +1,3 @@
-import io
 import json
 import os
 import shutil
@@ -7,17 +6,13 @@ import numpy as np
 import pytest
 from by_name import check, open_images
 from PIL import Image
-from rich.console import Console
 
 from tensorprojection.cli import data as cli_data
-from tensorprojection.studies.data.check import render
 from tensorprojection.studies.errors import StudyError
 
 
 def text(report):
-    console = Console(width=200, file=io.StringIO())
-    console.print(render(report))
-    return console.file.getvalue()
+    return "\n".join(report.lines())
 
 
 @pytest.fixture
@@ -39,7 +34,6 @@ def test_a_clean_folder(clean_oct):
     assert report.classes["CNV"] == {"train": 3, "test": 2}
     assert report.sizes == {"40 × 30": 12, "48 × 30": 8}
     shown = text(report)
-    assert "oct, 20 images, 5 patients" in shown
     assert "sizes: 40 × 30 (12), 48 × 30 (8)" in shown
     assert "No problem found." in shown
 
@@ -47,7 +41,6 @@ def test_a_clean_folder(clean_oct):
 def test_patients_on_both_sides(clean_oct, picture):
     picture(clean_oct / "test/CNV/CNV-2-7.jpeg", seed=77)
     report = check(clean_oct)
-    assert report.patients_on_both_sides == (2,)
     assert not report.ok
     assert "Problem: 1 patients both in train and outside of it: 2" in text(report)
 
@@ -61,22 +54,17 @@ def test_duplicates(clean_oct):
     source = clean_oct / "train/CNV/CNV-0-1.jpeg"
     shutil.copy(source, clean_oct / "train/CNV/CNV-0-9.jpeg")
     report = check(clean_oct)
-    assert [d.names for d in report.duplicates] == [
-        ("train/CNV/CNV-0-1.jpeg", "train/CNV/CNV-0-9.jpeg")
-    ]
     assert report.ok  # on one side, with one label: worth a note only
     assert "1 images stored more than once: train/CNV/CNV-0-1.jpeg = train" in text(report)
 
     shutil.copy(source, clean_oct / "test/CNV/CNV-101-9.jpeg")
     report = check(clean_oct)
-    assert report.duplicates[0].parts == ("train", "test")
-    assert [p.partition(":")[0] for p in report.problems] == ["1 images in more than one part"]
+    assert list(report.problems) == ["images in more than one part"]
 
     (clean_oct / "test/CNV/CNV-101-9.jpeg").unlink()
     shutil.copy(source, clean_oct / "train/DME/DME-0-9.jpeg")
     report = check(clean_oct)
-    assert report.duplicates[0].classes == ("CNV", "DME")
-    assert [p.partition(":")[0] for p in report.problems] == ["1 images under more than one label"]
+    assert list(report.problems) == ["images under more than one label"]
 
 
 def test_unreadable_and_missing(clean_oct):
@@ -85,38 +73,31 @@ def test_unreadable_and_missing(clean_oct):
     for path in clean_oct.glob("*/DME"):
         shutil.rmtree(path)
     report = check(clean_oct)
-    assert report.unreadable == (
-        "train/CNV/CNV-0-1.jpeg is empty",
-        "train/CNV/CNV-1-1.jpeg is empty",
-    )
-    assert report.duplicates == ()
-    assert report.missing_classes == ("DME",)
+    assert report.problems == {
+        "classes without an image": ["DME"],
+        "unreadable files": ["train/CNV/CNV-0-1.jpeg is empty", "train/CNV/CNV-1-1.jpeg is empty"],
+    }
+    assert report.notes == {}
     assert report.classes["DME"] == {}
-    assert not report.ok
 
 
 def test_kvasir(kvasir_folder, picture):
     assert check(kvasir_folder).ok
     masks = kvasir_folder / "Kvasir-SEG/masks"
     (masks / "c0.jpg").rename(masks / "other.jpg")
-    picture(masks / "c1.jpg", shape=(10, 10))
+    Image.fromarray(np.full((10, 10), 255, np.uint8)).save(masks / "c1.jpg")
     Image.fromarray(np.zeros((30, 40), np.uint8)).save(masks / "c2.jpg")
     (masks / "c3.jpg").write_bytes(b"nonsense")
     report = check(kvasir_folder)
-    assert report.masks_missing == ("Kvasir-SEG/images/c0.jpg",)
-    assert report.masks_of_other_size == ("Kvasir-SEG/images/c1.jpg",)
-    assert report.masks_empty == ("Kvasir-SEG/images/c2.jpg",)
-    assert report.unreadable == ("Kvasir-SEG/masks/c3.jpg is not an image",)
-    assert report.masks_without_image == ("Kvasir-SEG/masks/other.jpg",)
-    assert len(report.problems) == 3
-    assert len(report.notes) == 2
-
-
-def test_a_zip(chest_folder, tmp_path):
-    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", chest_folder)
-    report = check(archive, cache=tmp_path / "cache")
-    assert (report.study, report.path) == ("chest", archive)
-    assert report.classes["Lung Opacity"] == {"all": 4}
+    assert report.problems == {
+        "unreadable files": ["Kvasir-SEG/masks/c3.jpg is not an image"],
+        "images without a mask": ["Kvasir-SEG/images/c0.jpg"],
+        "masks of another size than their image": ["Kvasir-SEG/images/c1.jpg"],
+    }
+    assert report.notes == {
+        "empty masks": ["Kvasir-SEG/images/c2.jpg"],
+        "masks without an image": ["Kvasir-SEG/masks/other.jpg"],
+    }
 
 
 def test_npz(tmp_path):
@@ -132,9 +113,11 @@ def test_npz(tmp_path):
     )
     report = check(tmp_path / "a.npz")
     assert report.sizes == {"12 × 10": 8}
-    assert report.duplicates[0].names == ("row 0", "row 7")
-    assert report.patients_on_both_sides == (1,)
-    assert len(report.problems) == 3  # across the split, under two labels, and the patient
+    assert report.problems == {
+        "images in more than one part": ["row 0 = row 7"],
+        "images under more than one label": ["row 0 = row 7"],
+        "patients both in train and outside of it": ["1"],
+    }
 
 
 def test_json(clean_oct, capsys):
@@ -143,6 +126,11 @@ def test_json(clean_oct, capsys):
     cli_data.app(["check", str(clean_oct), "--json"], result_action="return_value")
     printed = json.loads(capsys.readouterr().out)
     assert printed["ok"] is True
+    cli_data.app(["check", str(clean_oct)], result_action="return_value")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "oct, 20 images, 5 patients" in out
+    assert "class train test" in out
+    assert "NORMAL 3 2 CNV 3 2" in out
     assert printed["study"] == "oct"
 
 
@@ -155,9 +143,9 @@ def test_exit_status(clean_oct, capsys):
 
 
 def test_wrong_paths(tmp_path):
-    with pytest.raises(StudyError, match="nowhere: not there"):
+    with pytest.raises(StudyError, match="nowhere: No such file"):
         check(tmp_path / "nowhere")
-    with pytest.raises(StudyError, match=r"Expected a folder, an \.npz"):
+    with pytest.raises(StudyError, match=r"Expected a folder or an \.npz"):
         check(__file__)
     with pytest.raises(StudyError, match="one of the layouts"):
         check(tmp_path)
@@ -268,9 +256,9 @@ def in_a_run(study, data, cache):
         return None
 
 
-def in_a_check(study, data, cache):
+def in_a_check(study, data):
     try:
-        return check(data, study, cache=cache)
+        return check(data, study)
     except StudyError:
         return None
 
@@ -281,7 +269,7 @@ def test_what_a_run_refuses_a_check_finds(what, clean_oct, kvasir_folder, tmp_pa
     data = make(clean_oct, kvasir_folder, tmp_path)
     assert in_a_run(study, data, tmp_path / "cache") is None
     for named in (study, None):
-        report = in_a_check(named, data, tmp_path / "cache")
+        report = in_a_check(named, data)
         assert report is None or not report.ok
 
 
@@ -293,9 +281,9 @@ def test_what_a_run_takes_a_check_calls_neither_wrong_nor_empty(
     data = make(clean_oct, kvasir_folder, tmp_path)
     opened = in_a_run(study, data, tmp_path / "cache")
     for named in (study, None):
-        report = in_a_check(named, data, tmp_path / "cache")
+        report = in_a_check(named, data)
         assert report.ok
-        assert report.masks_empty == ()
+        assert "empty masks" not in report.notes
         assert report.images == len(opened.images)
     if study == "kvasir":
         assert opened.images.masks.any(axis=(1, 2)).all()
@@ -306,7 +294,7 @@ def test_texts_as_patients_are_shown_as_such(tmp_path):
     parts = np.array(["training"] * 4 + ["test"] * 4)
     report = check(oct_npz(tmp_path / "a.npz", patient_ids=ids, parts=parts))
     assert report.patients == 4
-    assert report.patients_on_both_sides == ("ann", "eve")
+    assert report.problems["patients both in train and outside of it"] == ["ann", "eve"]
     assert report.classes["CNV"] == {"train": 1, "test": 1}
 
 
@@ -316,8 +304,7 @@ def test_what_is_ignored_is_counted(clean_oct):
     (clean_oct / "train/AMD/AMD-1-1.jpeg").write_bytes(b"x")
     report = check(clean_oct)
     assert report.ok
-    assert "1 files ignored (1 .webp), 1 folders ignored (train/AMD: 1 files)" in text(report)
-    assert report.as_dict()["ignored"]["files"] == ((".webp", 1),)
+    assert "1 files ignored (1 .webp), 1 folders ignored (train/AMD)" in text(report)
 
 
 @pytest.mark.realdata
@@ -333,4 +320,4 @@ def test_real_files(real_data, name, study, images):
     report = check(real_data(name))
     assert (report.study, report.images) == (study, images)
     assert report.ok
-    assert report.masks_empty == ()
+    assert report.notes == {}

@@ -98,7 +98,7 @@ def test_hidden_and_other_files_are_ignored(oct_folder):
 
 def test_what_is_ignored_is_counted(oct_folder, picture):
     top = oct_folder / "OCT2017 "
-    assert str(find("oct", oct_folder).ignored) == ""
+    assert find("oct", oct_folder).ignored == ""
     cnv = top / "train" / "CNV"
     for name in ("a.gif", "b.GIF", "c.webp", "d.dcm", "LICENSE"):
         (cnv / name).write_bytes(b"x")
@@ -108,11 +108,8 @@ def test_what_is_ignored_is_counted(oct_folder, picture):
     shutil.copytree(top / "val", oct_folder / "more" / "deeper" / "val")
     found = find("oct", oct_folder)
     assert len(found.items) == 36
-    assert dict(found.ignored.files) == {".gif": 2, ".webp": 1, ".dcm": 1, "": 1, ".txt": 1}
-    assert dict(found.ignored.folders) == {"OCT2017 /train/AMD": 1, "OCT2017 /extra": 1, "more": 4}
-    said = str(found.ignored)
-    assert "6 files ignored (2 .gif" in said
-    assert "3 folders ignored" in said
+    assert "6 files ignored (2 .gif, " in found.ignored
+    assert "3 folders ignored (more, OCT2017 /extra, OCT2017 /train/AMD)" in found.ignored
 
 
 @pytest.mark.parametrize("where", ["images", "masks"])

@@ -20,27 +20,6 @@ def images(*shape):
     return np.arange(np.prod(shape), dtype=np.int64).reshape(shape).astype(np.uint8)
 
 
-@pytest.mark.parametrize("shape", [(N, 8, 6), (N, 8, 6, 3)])
-def test_select_keeps_everything_together(shape):
-    full = ImageSet(images(*shape), **parts())
-    assert len(full) == N
-    chosen = full.select([3, 0])
-    assert len(chosen) == 2
-    np.testing.assert_array_equal(chosen.images, full.images[[3, 0]])
-    np.testing.assert_array_equal(chosen.labels, [1, 0])
-    np.testing.assert_array_equal(chosen.masks[:, 0, 0], [1, 0])
-    np.testing.assert_array_equal(chosen.groups, [30, 0])
-    np.testing.assert_array_equal(chosen.names, ["image 3", "image 0"])
-    assert chosen.class_names == full.class_names
-
-
-def test_only_images_are_needed_and_none_may_be_left():
-    bare = ImageSet(images(N, 8, 6))
-    assert bare.select([1]).labels is None
-    assert len(bare.select([])) == 0
-    assert len(ImageSet(images(N, 8, 6), **parts()).select([])) == 0
-
-
 def test_it_cannot_be_changed():
     with pytest.raises(AttributeError):
         ImageSet(images(N, 8, 6)).labels = np.zeros(N, np.int64)
@@ -79,8 +58,3 @@ def test_labels_need_a_name_and_masks_are_binary():
         ImageSet(images(N, 8, 6), **parts() | {"labels": np.full(N, 2)})
     with pytest.raises(ValueError, match="masks of 0 and 1 only, got a 255"):
         ImageSet(images(N, 8, 6), **parts() | {"masks": np.full((N, 8, 6), 255, np.uint8)})
-
-
-def test_select_takes_a_flat_list():
-    with pytest.raises(ValueError, match="flat list of indices"):
-        ImageSet(images(N, 8, 6)).select(np.zeros((2, 2), np.int64))

@@ -1,3 +1,4 @@
+import contextlib
 import http.server
 import io
 import json
@@ -10,10 +11,17 @@ import kagglehub.exceptions
 import kagglesdk.kaggle_env
 import pytest
 import requests
-from by_name import get
 
 from tensorprojection.cli import data as cli_data
 from tensorprojection.studies.errors import StudyError
+
+
+def get(study, out=None):
+    """Run ``tpl data get``; return the folder that it prints."""
+    flags = () if out is None else ("--out", str(out))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        cli_data.app(["get", study, *flags], result_action="return_value")
+    return Path(printed.getvalue().rstrip("\n"))
 
 
 @pytest.fixture
@@ -66,8 +74,9 @@ def test_failures_say_what_to_do_by_hand(fails, error, message):
 
 def test_an_interrupt_is_not_swallowed(fails):
     fails(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit) as end:
         get("oct")
+    assert end.value.code == 130
 
 
 @pytest.mark.parametrize(
@@ -78,7 +87,7 @@ def test_an_interrupt_is_not_swallowed(fails):
         ("kvasir", "debeshjha1/kvasirseg"),
     ],
 )
-def test_what_is_asked_for(monkeypatch, tmp_path, capsys, study, handle):
+def test_what_is_asked_for(monkeypatch, tmp_path, study, handle):
     asked = []
     monkeypatch.setattr(
         kagglehub,
@@ -86,9 +95,8 @@ def test_what_is_asked_for(monkeypatch, tmp_path, capsys, study, handle):
         lambda handle, **options: asked.append((handle, options)) or "/there",
     )
     assert get(study) == Path("/there")
-    cli_data.app(["get", study, "--out", str(tmp_path)], result_action="return_value")
+    get(study, tmp_path)
     assert asked == [(handle, {}), (handle, {"output_dir": str(tmp_path)})]
-    assert capsys.readouterr().out == "/there\n"
 
 
 def test_unknown_study():

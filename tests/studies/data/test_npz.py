@@ -3,12 +3,11 @@ import zipfile
 
 import numpy as np
 import pytest
-from by_name import facts, store_npz
+from by_name import check, open_images
 from PIL import Image
 
-from tensorprojection.studies.data.npz import image_blocks
-from tensorprojection.studies.data.npz_arrays import NpzArrays
-from tensorprojection.studies.data.stored import open_stored
+from tensorprojection.studies.data import npz
+from tensorprojection.studies.data.npz import open_npz
 from tensorprojection.studies.errors import StudyError
 
 N = 9
@@ -52,8 +51,7 @@ def medmnist(classes=4, channels=()):
 def stored(tmp_path):
     def store(arrays, study="oct", size=16, **options):
         np.savez(tmp_path / "a.npz", **arrays)
-        store_npz(tmp_path / "a.npz", tmp_path, study, size, **options)
-        return open_stored(tmp_path)
+        return open_images(study, tmp_path / "a.npz", size=size, **options).images
 
     return store
 
@@ -129,7 +127,7 @@ def test_medmnist_of_other_classes(stored, classes):
     found = ", ".join(map(str, range(min(classes, 6))))
     with pytest.raises(StudyError, match=f"labels for oct, 0 to 3, .* labels {found}"):
         stored(medmnist(classes), "oct")
-    with pytest.raises(StudyError, match="the chest study has none of MedMNIST's files"):
+    with pytest.raises(StudyError, match="MedMNIST has no file of the chest study"):
         stored(medmnist(), "chest")
 
 
@@ -163,51 +161,10 @@ def test_a_count_draws_in_proportion(stored):
     assert len(stored(arrays, count=100)) == 40
 
 
-def test_large_files_come_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("tensorprojection.studies.data.npz_arrays.BLOCK_ROWS", 4)
-    for order in "CF":
-        arrays = plain() | {"images": np.asarray(plain()["images"], order=order)}
-        np.savez_compressed(tmp_path / "a.npz", **arrays)
-        with NpzArrays(tmp_path / "a.npz") as file:
-            blocks = list(image_blocks(file, facts(file)))
-        assert [start for start, _ in blocks] == [0, 4, 8]
-        np.testing.assert_array_equal(np.concatenate([b for _, b in blocks]), arrays["images"])
-
-
-def test_blocks_are_bounded_by_bytes(tmp_path, monkeypatch):
-    """A few rows may be large: 16 of 10000 × 10000 pixels are 1.6 GB in a file of 1.5 MB."""
-    monkeypatch.setattr("tensorprojection.studies.data.npz_arrays.BLOCK_BYTES", 3 * 256 + 5)
-    np.savez_compressed(tmp_path / "a.npz", **plain())
-    with NpzArrays(tmp_path / "a.npz") as file:
-        sizes = [len(block) for _, block in image_blocks(file, facts(file))]
-    assert sizes == [3, 3, 3]
-    monkeypatch.setattr("tensorprojection.studies.data.npz_arrays.BLOCK_BYTES", 1)
-    with NpzArrays(tmp_path / "a.npz") as file:
-        sizes = [len(block) for _, block in image_blocks(file, facts(file))]
-    assert sizes == [1] * 9
-
-
-def test_what_is_read_whole_is_bounded(stored, monkeypatch):
-    monkeypatch.setattr("tensorprojection.studies.data.npz_arrays.WHOLE_BYTES", 1000)
-    long = np.array(["x" * 100] * N)
-    with pytest.raises(StudyError, match=r"file_names in .* at most 1000 bytes, got 3600 bytes"):
-        stored(plain() | {"file_names": long})
-    columns = np.asfortranarray(plain()["images"])
-    with pytest.raises(StudyError, match=r"images in .* at most 1000 bytes, or in C order"):
-        stored(plain() | {"images": columns})
-
-
-def test_images_of_too_many_pixels(stored, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 255)
-    with pytest.raises(StudyError, match=r"at most 255 pixels each in .*, got \(9, 16, 16\)"):
-        stored(plain())
-
-
 def test_study_is_guessed(tmp_path):
     def guessed(arrays):
         np.savez(tmp_path / "a.npz", **arrays)
-        with NpzArrays(tmp_path / "a.npz") as file:
-            return facts(file).kind.name
+        return check(tmp_path / "a.npz").study
 
     assert guessed(plain()) == "oct"
     assert guessed(pairs()) == "kvasir"
@@ -225,12 +182,15 @@ def test_study_is_guessed(tmp_path):
     [
         ({"images": None}, "an array images, or MedMNIST's"),
         ({"labels": None}, "an array labels in .* for oct, got none"),
-        ({"images": plain()["images"] / 255}, "images of type uint8 in .*, got float64"),
+        ({"images": plain()["images"] / 255}, "images of type uint8 .*, got float64"),
         ({"images": np.zeros((N, 16), np.uint8)}, r"shape \(N, H, W\) or \(N, H, W, 3\)"),
         ({"images": np.zeros((0, 16, 16), np.uint8)}, "at least one image"),
-        ({"labels": np.arange(5)}, r"labels of shape \(9,\) .* one row per image, got \(5,\)"),
-        ({"labels": np.zeros(N)}, "labels of .* an integer type .* of float64"),
-        ({"labels": np.arange(N)}, "labels from 0 to 3, as there are 4 classes, .* 0 to 8"),
+        (
+            {"labels": np.arange(5)},
+            r"a.npz: Expected labels of shape \(9,\), one row per image, got \(5,\)",
+        ),
+        ({"labels": np.zeros(N)}, "labels of type int64, got float64"),
+        ({"labels": np.arange(N)}, "labels from 0 to 3, as there are 4 class names, got 0 to 8"),
         ({"labels": np.full(N, -1)}, "labels from 0 to 3.* got -1 to -1"),
         ({"labels": np.zeros(N, int)}, "images of NORMAL, .* got none of CNV, DME, DRUSEN"),
         ({"labels": np.arange(N) % 3}, "got none of DRUSEN"),
@@ -241,9 +201,9 @@ def test_study_is_guessed(tmp_path):
         ({"class_names": np.array(list("abcdefghi"))}, "classes NORMAL, .* got a, b, c, d, e"),
         ({"class_names": np.array(["NORMAL", "CNV", "DME", "DME"])}, "got NORMAL, CNV, DME, DME"),
         ({"parts": np.array(["train"] * 8 + ["holdout"])}, "parts of train, .* got 'holdout'"),
-        ({"patient_ids": np.array(["a"] * 8 + [""])}, "for every image in patient_ids .* row 8"),
-        ({"patient_ids": np.arange(3)}, "patient_ids of shape"),
-        ({"file_names": np.arange(N)}, "file_names of shape .* type str"),
+        ({"patient_ids": np.array(["a"] * 8 + [""])}, "a patient for every image .* row 8"),
+        ({"patient_ids": np.arange(3)}, "groups of shape"),
+        ({"file_names": np.arange(N)}, "names of type str"),
     ],
 )
 def test_wrong_arrays(stored, change, message):
@@ -257,7 +217,7 @@ def test_wrong_arrays(stored, change, message):
     [
         ({"masks": None}, "an array masks in .* for kvasir, got none"),
         ({"masks": np.zeros((N, 8, 8), np.uint8)}, r"masks of shape \(9, 16, 16\)"),
-        ({"masks": np.zeros((N, 16, 16))}, "type uint8 in .* of float64"),
+        ({"masks": np.full((N, 16, 16), 0.5)}, "masks of 0 and 1, or .* values 0.5"),
     ],
 )
 def test_wrong_masks(stored, change, message):
@@ -267,7 +227,7 @@ def test_wrong_masks(stored, change, message):
 
 
 def test_medmnist_has_no_masks(stored):
-    with pytest.raises(StudyError, match="an array masks"):
+    with pytest.raises(StudyError, match="arrays images and masks"):
         stored(medmnist(), "kvasir")
 
 
@@ -297,22 +257,29 @@ def test_a_shape_that_the_file_does_not_hold(tmp_path):
     np.lib.format.write_array_header_1_0(header, claimed)
     path = npz_of(tmp_path / "a.npz", "images.npy", header.getvalue() + bytes(100))
     with pytest.raises(StudyError, match=r"as large as its header says.* got 100 bytes"):
-        NpzArrays(path)
+        check(path)
+
+
+def test_more_than_memory_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "memory_bytes", lambda: 2000)
+    np.savez(tmp_path / "a.npz", **plain())
+    with pytest.raises(StudyError, match=r"a.npz holds .* GB of arrays, but .* Give a folder"):
+        check(tmp_path / "a.npz")
 
 
 def test_damaged_files(tmp_path):
     path = tmp_path / "a.npz"
     path.write_bytes(b"PK nonsense")
     with pytest.raises(StudyError, match=r"Could not read .*a.npz as .npz: .*zip"):
-        NpzArrays(path)
+        check(path)
     with pytest.raises(StudyError, match="Could not read"):
-        NpzArrays(npz_of(path, "images.npy", b"nonsense"))
+        check(npz_of(path, "images.npy", b"nonsense"))
     np.savez(path, **plain())
     content = bytearray(path.read_bytes())
     content[content.index(plain()["images"].tobytes()) + 50] ^= 255
     path.write_bytes(content)
-    with pytest.raises(StudyError, match="CRC"), NpzArrays(path) as file:
-        list(file.blocks("images"))
+    with pytest.raises(StudyError, match="CRC"), open_npz(path) as file:
+        file["images"]
 
 
 @pytest.mark.realdata
@@ -326,8 +293,7 @@ def test_damaged_files(tmp_path):
 )
 def test_real_files(real_data, tmp_path, name, study, size, expected):
     path = real_data(name)
-    store_npz(path, tmp_path, study, size)
-    images = open_stored(tmp_path)
+    images = open_images(study, path, size=size, cache=tmp_path).images
     assert expected in repr(images)
     with np.load(path, allow_pickle=False) as file:
         np.testing.assert_array_equal(images.images, file["images"])

@@ -7,9 +7,8 @@ from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.phantoms import chest, oct, polyp  # noqa: A004
 from tensorprojection.studies.data.phantoms.textures import BLOCK
 from tensorprojection.studies.oct import OCT, OctData
-from tensorprojection.studies.results import UnitFiles
+from tensorprojection.studies.trial.job import Epoch, Job
 from tensorprojection.studies.trial.train import train
-from tensorprojection.studies.trial.unit import Epoch, Unit
 
 KINDS = pytest.mark.parametrize("kind", [oct, chest, polyp], ids=["oct", "chest", "polyp"])
 
@@ -101,7 +100,7 @@ def test_polyp_masks_lie_on_the_outline_to_the_pixel():
 
 
 @pytest.mark.heavy
-def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model(tmp_path):
+def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model():
     images = oct.make(1200, seed=1, size=64)
     config = resolve(OCT, "small", None, {"size": 64, "batch": 16})
     data, accuracy = OctData(config, images), []
@@ -110,20 +109,20 @@ def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model(tmp_path):
         if isinstance(event, Epoch):
             accuracy.append(event.row["accuracy"])
 
-    UnitFiles.of(tmp_path, 0, "base").lock.parent.mkdir(parents=True)
-    train(Unit(0, "base"), OCT, config, data, tmp_path, say)
+    train(Job(0, "base"), OCT, config, data, say)
     assert len(accuracy) == 8
     assert max(accuracy[:4]) < 0.97
     assert accuracy[-1] > 0.65
 
-    training, validation = map(images.select, data.sides(0))
-    scale = StandardScaler().fit(training.images.reshape(len(training), -1))
-    x, x_new = (scale.transform(s.images.reshape(len(s), -1)) for s in (training, validation))
+    training, validation = data.sides(0)
+    pixels = images.images.reshape(len(images), -1)
+    scale = StandardScaler().fit(pixels[training])
+    x, x_new = scale.transform(pixels[training]), scale.transform(pixels[validation])
     linear = [
         # The best C is chosen on the very images it is judged by: more than a fair chance.
         LogisticRegression(C=C, max_iter=1000)
-        .fit(x, training.labels)
-        .score(x_new, validation.labels)
+        .fit(x, images.labels[training])
+        .score(x_new, images.labels[validation])
         for C in (1e-5, 1e-4, 1e-3)
     ]
     assert max(linear) < max(accuracy) - 0.15

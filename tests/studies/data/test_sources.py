@@ -1,17 +1,16 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
-import zipfile
 
 import numpy as np
 import pytest
 from by_name import kind_of, open_images
 
-from tensorprojection.studies.data import content, sources, unpack
-from tensorprojection.studies.data.sources import allow_archive
+from tensorprojection.studies.data import sources
+from tensorprojection.studies.data.images import ImageKind
 from tensorprojection.studies.data.stored import open_stored
-from tensorprojection.studies.data.unpack import Limits
 from tensorprojection.studies.errors import StudyError
 
 
@@ -56,6 +55,32 @@ def test_oct_folder(oct_folder, cache):
     assert str(oct_folder) in opened.source
     assert opened.folder.name in opened.source
     np.testing.assert_array_equal(open_stored(opened.folder).images, images.images)
+
+
+def test_whatever_changes_the_arrays_is_in_the_key(oct_folder, tmp_path, cache):
+    """One cache for all: an entry of other settings must not come back."""
+    npz = tmp_path / "a.npz"
+    rgb = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), dtype=np.uint8)
+    np.savez(npz, images=rgb, labels=np.arange(8) % 2, class_names=np.array(["CNV", "DME"]))
+
+    def opened(data, class_names, **options):
+        kind = ImageKind("mine", class_names, **options)
+        return sources.open_images(kind, data, size=16, cache=cache).images
+
+    assert opened(npz, ("CNV", "DME")).images.shape == (8, 16, 16)
+    assert opened(npz, ("CNV", "DME"), mode="RGB").images.shape == (8, 16, 16, 3)
+
+    two = opened(oct_folder, ("CNV", "DME"))
+    assert [str(name).split("/")[-2] for name in two.names] == ["CNV"] * 9 + ["DME"] * 9
+    turned = opened(oct_folder, ("DME", "CNV"))
+    assert [str(name).split("/")[-2] for name in turned.names] == ["DME"] * 9 + ["CNV"] * 9
+    merged = opened(oct_folder, ("CNV", "DME"), class_aliases={"normal": "dme", "drusen": "dme"})
+    assert np.bincount(merged.labels).tolist() == [9, 27]
+    assert two.groups is None
+    known = opened(oct_folder, ("CNV", "DME"), patient=re.compile(r"[A-Z]+-(\d+)-"))
+    assert len(set(known.groups)) > 1
+    other = opened(oct_folder, ("CNV", "DME"), patient=re.compile(r"[A-Z]+-\d+-(\d)"))
+    assert set(other.groups) == set(range(6))
 
 
 def test_chest_folder(chest_folder, cache):
@@ -125,7 +150,7 @@ def test_npz(tmp_path, cache, monkeypatch):
     opened = open_images("oct", path, size=8, cache=cache)
     assert isinstance(opened.images.images, np.memmap)
     assert len(opened.images) == 5
-    monkeypatch.setattr(sources, "store_npz", no_more)
+    monkeypatch.setattr(sources, "read_npz", no_more)
     assert open_images("oct", path, size=8, cache=cache).folder == opened.folder
     os.utime(path, ns=(10**18, 10**18))  # the content is what counts, and not time or name
     renamed = path.rename(tmp_path / "b.npz")
@@ -167,8 +192,8 @@ def test_a_folder_may_be_moved(oct_folder, cache, monkeypatch, tmp_path):
 def test_only_the_files_that_are_drawn_are_read(oct_folder, cache, monkeypatch):
     first = open_images("oct", oct_folder, size=20, count=8, cache=cache)
     read = []
-    usual = content.open_regular
-    monkeypatch.setattr(content, "open_regular", lambda p: read.append(p) or usual(p))
+    usual = sources.open_regular
+    monkeypatch.setattr(sources, "open_regular", lambda p: read.append(p) or usual(p))
     assert open_images("oct", oct_folder, size=20, count=8, cache=cache).folder == first.folder
     assert sorted(read) == sorted(str(oct_folder / name) for name in first.images.names)
 
@@ -183,7 +208,7 @@ def test_a_damaged_cache_is_made_again(oct_folder, cache, caplog):
     again = open_images("oct", oct_folder, size=20, cache=cache)
     np.testing.assert_array_equal(again.images.images, before)
     (said,) = caplog.messages
-    assert f"{first.folder} is damaged (images.npy has other content" in said
+    assert f"{first.folder} is corrupted (images.npy has other content" in said
     open_images("oct", oct_folder, size=20, cache=cache)
     assert len(caplog.messages) == 1
 
@@ -193,11 +218,6 @@ def test_what_is_ignored_is_said(oct_folder, chest_folder, cache):
     for _ in range(2):  # made, and kept
         source = open_images("oct", oct_folder, size=20, cache=cache).source
         assert "1 files ignored (1 .dcm)" in source
-    archive = shutil.make_archive(str(oct_folder.parent / "archive"), "zip", oct_folder)
-    for _ in range(2):
-        assert (
-            "1 files ignored (1 .dcm)" in open_images("oct", archive, size=20, cache=cache).source
-        )
     source = open_images("chest", chest_folder, size=20, cache=cache).source
     assert "4 folders ignored" in source
 
@@ -211,42 +231,6 @@ def test_classes_that_a_draw_or_damage_leaves_out(oct_folder, cache):
         open_images("oct", oct_folder, size=20, skip_unreadable=True, cache=cache)
 
 
-def test_a_zip_is_unpacked_into_the_cache(kvasir_folder, cache, monkeypatch):
-    folder = open_images("kvasir", kvasir_folder, size=20, cache=cache)
-    archive = shutil.make_archive(str(kvasir_folder.parent / "archive"), "zip", kvasir_folder)
-    zipped = open_images("kvasir", archive, size=20, cache=cache)
-    np.testing.assert_array_equal(zipped.images.images, folder.images.images)
-    assert archive in zipped.source
-    monkeypatch.setattr(sources, "unpack", no_more)
-    assert open_images("kvasir", archive, size=20, cache=cache).folder == zipped.folder
-
-
-def test_a_harmful_zip_is_refused(tmp_path, cache):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
-        file.writestr("../evil.jpg", b"x")
-    with pytest.raises(StudyError, match="would land outside"):
-        open_images("kvasir", tmp_path / "a.zip", size=20, cache=cache)
-    assert not list(tmp_path.rglob("evil.jpg"))
-
-
-@pytest.mark.parametrize("factor", [0, -1, float("nan"), float("inf")])
-def test_limits_that_are_none(factor, tmp_path, cache):
-    with pytest.raises(StudyError, match="`unpack_limits` above 0"):
-        allow_archive(tmp_path / "a.zip", factor, cache)
-
-
-def test_an_archive_beyond_the_limits_may_be_allowed(kvasir_folder, cache, monkeypatch):
-    archive = shutil.make_archive(str(kvasir_folder.parent / "archive"), "zip", kvasir_folder)
-    monkeypatch.setattr(sources, "Limits", lambda: Limits(files=8))  # there are 10, and 3 folders
-    monkeypatch.setattr(unpack, "Limits", lambda: Limits(files=8))
-    with pytest.raises(StudyError, match=r"more than 8 files and folders.*`unpack_limits 2`"):
-        open_images("kvasir", archive, size=20, cache=cache)
-    allow_archive(archive, 2, cache)
-    assert len(open_images("kvasir", archive, size=20, cache=cache).images) == 5
-    allow_archive("phantoms", 2, cache)  # of which there is nothing to allow
-    allow_archive(kvasir_folder, 2, cache)
-
-
 def test_a_class_is_missing(oct_folder, cache):
     for path in oct_folder.glob("*/*/DME"):
         shutil.rmtree(path)
@@ -258,17 +242,22 @@ def test_a_class_is_missing(oct_folder, cache):
     ("study", "data", "options", "message"),
     [
         ("mnist", None, {}, "a study of oct, chest, kvasir, .* got 'mnist'"),
-        ("oct", "nowhere", {}, "got nowhere, which does not exist"),
-        ("oct", __file__, {}, "which is none of these"),
+        ("oct", "nowhere", {}, "an .npz file at nowhere: No such file"),
+        ("oct", __file__, {}, "which is neither"),
         ("oct", None, {"size": 31}, "at least 32 pixels, got 31"),
         ("oct", None, {"seed": -1}, "a seed of 0 or more, got -1"),
         ("oct", None, {"size": 0}, "from 1 to 4096 pixels, got 0"),
         ("oct", None, {"size": 20000}, "from 1 to 4096 pixels, got 20000"),
-        ("oct", None, {"count": 10**12, "size": 32}, "GB of free memory for 10{12} phantoms of 32"),
-        ("oct", "x" * 300, {}, "Could not look at x{300}: File name too long"),
-        ("oct", "a\0b", {}, "Could not look at .*null"),
-        ("oct", "a\udcff.npz", {}, r"a path in UTF-8, got b'a\\xff.npz'. Rename"),
-        ("oct", "/dev/zero", {}, "/dev/zero, which is none of these"),
+        (
+            "oct",
+            None,
+            {"count": 10**12, "size": 32},
+            "1,000,000,000,000 phantoms of 32 × 32 do not fit into memory",
+        ),
+        ("oct", "x" * 300, {}, "at x{300}: File name too long"),
+        ("oct", "a\0b", {}, "at a.b: .*null"),
+        ("oct", "a\udcff.npz", {}, r"a path in UTF-8, got 'a\\udcff.npz'. Rename"),
+        ("oct", "/dev/zero", {}, "/dev/zero, which is neither"),
         ("oct", None, {"count": 0}, "at least 1 image, got 0"),
     ],
 )
@@ -281,5 +270,5 @@ def test_the_cache_says_what_it_holds(oct_folder, monkeypatch, cache):
     monkeypatch.setenv("TENSORPROJECTION_CACHE", str(cache))
     opened = open_images("oct", oct_folder, size=20)
     assert opened.folder.parent == cache
-    key = json.loads((opened.folder / "key.json").read_text())
-    assert (key["folder"], key["size"], key["mode"]) == ("oct", 20, "L")
+    key = json.loads((opened.folder / "entry.json").read_text())["key"]
+    assert (key["kind"]["study"], key["kind"]["mode"], key["size"]) == ("oct", "L", 20)

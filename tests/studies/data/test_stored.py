@@ -1,6 +1,7 @@
 """Image sets on disk."""
 
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,17 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from tensorprojection.studies.data.images import ImageSet
-from tensorprojection.studies.data.stored import ARRAYS, open_stored, store
+from tensorprojection.studies.data.stored import (
+    ARRAYS,
+    Stack,
+    content_of,
+    create_array,
+    is_received,
+    open_array,
+    open_stored,
+    receive,
+    store,
+)
 from tensorprojection.studies.errors import StudyError
 
 draw = np.random.default_rng(0)
@@ -45,13 +56,6 @@ def test_arrays_are_mapped_and_read_only(tmp_path):
         assert isinstance(array, np.memmap)
         with pytest.raises(ValueError, match="read-only"):
             array[0] = array[1]
-
-
-def test_a_selection_is_in_memory_and_may_be_changed(tmp_path):
-    store(FULL, tmp_path)
-    chosen = open_stored(tmp_path).select([3, 1])
-    chosen.images[:] = 0
-    assert_array_equal(open_stored(tmp_path).images, FULL.images)
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -92,3 +96,61 @@ def test_damage_is_one_line_that_names_the_file_and_the_way_out(damage, name, tm
         open_stored(tmp_path)
     assert str(tmp_path) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_an_array_is_created_with_its_space(tmp_path):
+    array = create_array(tmp_path / "a.npy", (5, 2), np.float32)
+    array[3:] = [[1, 2], [3, 4]]
+    del array
+    assert_array_equal(np.load(tmp_path / "a.npy"), [[0, 0], [0, 0], [0, 0], [1, 2], [3, 4]])
+    assert create_array(tmp_path / "none.npy", (0, 4), np.uint8).shape == (0, 4)
+    assert np.load(tmp_path / "none.npy").shape == (0, 4)
+    with pytest.raises(StudyError, match=r"GB free for the cache .*tpl cache clear"):
+        create_array(tmp_path / "huge.npy", (10**9, 10**6, 10**6), np.uint8)
+    assert not (tmp_path / "huge.npy").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_disk_that_is_full_is_an_error_and_no_signal(tmp_path):
+    """A limit on the size of files stands in for the disk."""
+    said = tmp_path / "said"
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+            create_array(tmp_path / "a.npy", (1000, 1000), np.uint8)[:] = 1
+        except OSError as error:
+            said.write_text(str(error))
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert "File too large" in said.read_text()
+
+
+def test_a_folder_that_came_from_another_machine(tmp_path):
+    (tmp_path / "here").mkdir()
+    store(FULL, tmp_path / "here")
+    there = tmp_path / "there"  # which is not on this disk
+    with pytest.raises(StudyError, match="Could not open"):
+        open_stored(there)
+    assert not is_received(there)
+    sent = content_of(tmp_path / "here")
+    assert all(type(content) in (np.ndarray, str) for content in sent.values())
+    receive(there, sent)
+    assert is_received(there)
+    found = open_stored(there)
+    assert found.class_names == FULL.class_names
+    for name in ARRAYS:
+        assert_array_equal(getattr(found, name), getattr(FULL, name))
+    assert open_array(there / "images.npy") is sent["images.npy"]  # nothing is copied
+
+
+@pytest.mark.parametrize("width", [3, 5000])
+def test_a_stacks_rows_are_those_of_the_concatenation(width):
+    arrays = [np.random.default_rng(n).normal(size=(n, width)) for n in (3, 0, 2)]
+    stack, rows = Stack(arrays), np.array([4, 0, 2, 3, 0])
+    assert len(stack) == 5
+    taken = stack.take(rows)
+    assert_array_equal(taken, np.concatenate(arrays)[rows])
+    taken[:] = 7  # a copy
+    assert not (stack.take(rows) == 7).any()

@@ -11,26 +11,25 @@ import time
 import pytest
 from small_runs import carry_out, carry_out_here, results, smoke
 
+from tensorprojection.studies.code_version import code_version
+from tensorprojection.studies.execute.base import JobTrainer, Task
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.trial.train import train
-from tensorprojection.studies.trial.unit import Unit
+from tensorprojection.studies.results import JobFiles
+from tensorprojection.studies.trial.job import Done, Job
 
-# One unit, killed many times
+# One job, killed many times
 
 
 @pytest.fixture(scope="module", params=[("chest", "tpl"), ("kvasir", "tpl")], ids=lambda p: p[0])
-def unit(request):
+def job(request):
     """Chest has dropout and so random numbers to restore; the U-Net has batch statistics."""
     name, model = request.param
-    config = smoke(name, epochs=6)
-    study = STUDIES[name]
-    inputs = study.prepare(config, 1, lambda *_: None)
-    return Unit(1, model), study, config, study.open(config, inputs)
+    config, study = smoke(name, epochs=6), STUDIES[name]
+    return Job(1, model), (study, config, study.prepare(config, 1, lambda *_: None))
 
 
-def epochs(folder, unit):
-    rows = UnitFiles.of(folder, unit.trial, unit.model).rows()
+def epochs(folder, job):
+    rows = JobFiles.of(folder, job.trial, job.model).rows()
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
@@ -47,13 +46,12 @@ def in_a_child(call):
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_one_unit_killed_many_times(unit, tmp_path):
-    what, *rest = unit
-    for folder in ("whole", "timed", "killed"):
-        UnitFiles.of(tmp_path / folder, what.trial, what.model).lock.parent.mkdir(parents=True)
+def test_one_job_killed_many_times(job, tmp_path):
+    what, task = job
 
     def run(folder):
-        train(what, *rest, tmp_path / folder, lambda _: None)
+        trainer = JobTrainer(Task(*task, tmp_path / folder, code_version(), "best"))
+        assert trainer(what, lambda event: None) == Done(what)
 
     run("whole")  # here, which imports what is imported late: no child spends its life on that
     started = time.monotonic()
@@ -64,15 +62,15 @@ def test_one_unit_killed_many_times(unit, tmp_path):
     while status != 0:
         assert kills < 100
         child = in_a_child(lambda: run("killed"))
-        # Often enough that most starts do not come through, and at any point of an epoch.
-        time.sleep(draw.uniform(0, 0.4 * seconds))
+        # At any point of an epoch, and later and later, so that one comes through in the end.
+        time.sleep(draw.uniform(0, (0.2 + 0.1 * kills) * seconds))
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         kills += status != 0
     assert kills >= 2
     assert epochs(tmp_path / "killed", what) == epochs(tmp_path / "whole", what)
     left = {path.name for path in (tmp_path / "killed").rglob("*.*")}
-    kept = {f"{what.model}.{kind}" for kind in ("jsonl", "pt", "observed.npz")}
+    kept = {f"{what.model}.{kind}" for kind in ("jsonl", "pt", "safetensors", "observed.npz")}
     assert left == kept | {name for name in left if name.endswith(".part")}
 
 
@@ -130,6 +128,42 @@ def _lines(run):
     return sum(len(path.read_bytes().splitlines()) for path in run.rglob("*.jsonl"))
 
 
+# One trial for each process, as a job array of a queue has it
+
+
+def test_four_trials_by_four_processes_one_of_them_killed(tmp_path):
+    config = smoke("oct", epochs=6, models=("base", "tpl2"), trials=4)
+    carry_out(config, tmp_path / "whole", jobs=1)
+
+    def start(trial):
+        command = [*COMMAND, *SETTINGS, "--trials", "4", "--trial", str(trial), "--jobs", "1"]
+        with open(tmp_path / f"output-{trial}", "w") as output:
+            return subprocess.Popen(
+                [*command, "--out", str(tmp_path / "array")], stdout=output, stderr=output
+            )
+
+    def text(trial):
+        return (tmp_path / f"output-{trial}").read_text()
+
+    processes = {trial: start(trial) for trial in (1, 2, 3, 4)}
+    doomed = JobFiles.of(tmp_path / "array", 2, "base").lines
+    while processes[3].poll() is None and not doomed.exists():
+        time.sleep(0.01)
+    processes[3].send_signal(signal.SIGSTOP)  # so that it does not end before the second asks
+    again = start(3)
+    assert again.wait() == 2
+    assert "tpl: Trial 3 of" in text(3)
+    assert "is in use by process" in text(3)
+    processes[3].kill()
+    assert processes[3].wait() == -signal.SIGKILL, text(3)
+    for trial in (1, 2, 4):
+        assert processes[trial].wait() == 0, text(trial)
+    assert not results(tmp_path / "array").filter(trial=1).is_empty()
+    assert start(3).wait() == 0, text(3)
+    assert results(tmp_path / "array").equals(results(tmp_path / "whole"))
+    assert carry_out_here(config, tmp_path / "array").was_finished
+
+
 # A full disk
 
 
@@ -154,3 +188,12 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_there(tmp_path):
     assert not list(tmp_path.rglob("*.part"))
     carry_out_here(smoke("oct", trials=1, models=("base", "tpl1")), tmp_path)
     assert results(tmp_path).filter(model="base").equals(before)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+def test_a_full_standard_output_is_named(tmp_path):
+    command = [*COMMAND, "--trials", "1", "--models", "base", "--out", str(tmp_path / "run")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    says = "tpl: Could not write to the standard output: No space left on device.\n"
+    assert (done.returncode, done.stderr) == (2, says)

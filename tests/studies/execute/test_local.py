@@ -1,99 +1,102 @@
-"""A process that trains: what it says, and what is made of its end."""
-
-from collections import Counter, deque
-from multiprocessing import Pipe
-from types import SimpleNamespace
+"""Training in processes: what a job reports, and what is made of the end of a process."""
 
 import pytest
 import torch
-from filelock import FileLock
 from small_runs import smoke
 
 from tensorprojection.studies.code_version import code_version
-from tensorprojection.studies.execute import local, protocol
-from tensorprojection.studies.execute.protocol import Done, Restarted, Task
-from tensorprojection.studies.inputs import RunInputs
+from tensorprojection.studies.execute import base
+from tensorprojection.studies.execute.base import ATTEMPTS, JobTrainer, Lost, Task, run_pool
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.results import UnitFiles
-from tensorprojection.studies.trial.unit import Unit
+from tensorprojection.studies.trial.job import Done, Epoch, Failed, Job, Restarted
+
+JOB, OTHER = Job(0, "base"), Job(1, "base")
 
 
-class Link:
-    """A worker's end of the pipe; it is told to go home after its first unit."""
+class Pool:
+    """A pool whose events are given by job, one list for each time it is submitted."""
 
-    def __init__(self):
-        self.sent = []
+    def __init__(self, **events):
+        self.events, self.submitted, self.ready, self.closed = events, [], [], False
 
-    def send(self, event):
-        self.sent.append(event)
+    def submit(self, job):
+        self.submitted.append(job)
+        self.ready.append(self.events[f"job{job.trial}"].pop(0))
 
-    def recv(self):
-        return None
+    def receive(self):
+        return self.ready.pop(0)
 
-
-def test_a_worker_that_is_killed_between_two_units_is_replaced():
-    """It has said that the first is done, and does not hear of the second."""
-    ours, theirs = Pipe()
-    theirs.close()
-    process = SimpleNamespace(join=lambda: None, exitcode=-9)
-    worker = local._Worker(process, ours, Unit(0, "base"))
-    waiting = deque([Unit(1, "base")])
-    assert local._assign_next(worker, waiting)
-    assert local._receive(worker) is None
-    restarted = local._on_exit(worker, Counter(), waiting)
-    assert restarted == Restarted(Unit(1, "base"), "signal 9")
-    assert list(waiting) == [Unit(1, "base")]
-    assert not local._assign_next(worker, deque())
+    def close(self):
+        self.closed = True
 
 
-def test_a_worker_says_what_went_wrong(tmp_path, monkeypatch):
-    """In this process: a unit that is held by another, one that diverges, one that is done."""
-    config, study = smoke("oct", learning_rate=1e30), STUDIES["oct"]
+def test_a_job_whose_process_is_killed_is_given_to_another():
+    pool = Pool(job0=[[Lost(JOB, "signal 9")], [Done(JOB)]], job1=[[Done(OTHER)]])
+    events = list(run_pool(pool, [JOB, OTHER], 1))
+    assert events == [Restarted(JOB, "signal 9"), Done(JOB), Done(OTHER)]
+    assert pool.submitted == [JOB, JOB, OTHER]
+    assert pool.closed
+
+
+def test_a_job_that_always_kills_its_process_is_given_up_and_the_others_go_on():
+    pool = Pool(job0=[[Lost(JOB, "signal 9")]] * ATTEMPTS, job1=[[Done(OTHER)]])
+    *before, failed, done = run_pool(pool, [JOB, OTHER], 1)
+    assert before == [Restarted(JOB, "signal 9")] * (ATTEMPTS - 1)
+    assert isinstance(failed, Failed)
+    assert failed.why.startswith("its process ended 3 times with signal 9.")
+    assert (failed.stop, done) == (False, Done(OTHER))
+
+
+def test_an_epoch_in_between_counts():
+    lost = [[Epoch(JOB, {"epoch": k}), Lost(JOB, "signal 9")] for k in range(2 * ATTEMPTS)]
+    events = list(run_pool(Pool(job0=[*lost, [Done(JOB)]]), [JOB], 1))
+    assert events[-1] == Done(JOB)
+    assert sum(isinstance(event, Restarted) for event in events) == 2 * ATTEMPTS
+
+
+def test_what_ends_all_processes_stops_the_run():
+    (failed,) = run_pool(Pool(job0=[[Lost(JOB, "the end of Ray", fatal=True)]]), [JOB], 1)
+    assert failed == Failed(JOB, "the end of Ray. The same command continues from here.", stop=True)
+
+
+def trainer(tmp_path, code=None, **flags):
+    config, study = smoke("oct", **flags), STUDIES["oct"]
     inputs = study.prepare(config, 1, lambda *_: None)
-    assert isinstance(inputs, RunInputs)
-    unit = Unit(0, "base")
+    return JobTrainer(Task(study, config, inputs, tmp_path, code or code_version()))
 
-    def told(config, code=code_version()):  # noqa: B008
-        link = Link()
-        local.work(link, Task(config, inputs, tmp_path, code), unit)
-        return link.sent[-1]
 
-    diverged = told(config)
-    assert diverged.unit == unit
+def test_a_job_that_diverges_one_with_other_code_and_one_that_is_done(tmp_path):
+    def emit(event):
+        pass
+
+    diverged = trainer(tmp_path, learning_rate=1e30)(JOB, emit)
     assert "diverged" in diverged.why
     assert not diverged.stop
-    lock = UnitFiles.of(tmp_path, 0, "base").lock
-    monkeypatch.setattr(protocol, "STRAGGLER_SECONDS", 0)
-    with FileLock(lock):
-        held = told(smoke("oct"))
-    assert held.why.startswith("another process still trains it")
-    assert not held.stop
-    changed = told(smoke("oct"), "0.1.0 other, torch 2")
+    changed = trainer(tmp_path, "0.1.0 other, torch 2")(JOB, emit)
     assert changed.why.startswith("the code was changed while the run went on: it was 0.1.0 other")
     assert changed.stop
-    assert told(smoke("oct")) == Done(unit)
-    assert not lock.exists()
+    assert trainer(tmp_path)(JOB, emit) == Done(JOB)
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "says"),
     [
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory."),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        (MemoryError(), "it needs more memory than there is."),
+        (torch.OutOfMemoryError("CUDA out of memory."), "it needs more memory than there is."),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 b"),
+            "it needs more memory than there is.",
+        ),
+        (SystemExit(0), "the study's code has called sys.exit(0)."),
+        (OSError(28, "No space left on device", "/x"), "could not read or write /x: No space"),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=lambda value: type(value).__name__,
 )
-def test_too_little_memory_is_told_in_one_line(error, tmp_path, monkeypatch):
-    config = smoke("oct")
-    inputs = STUDIES["oct"].prepare(config, 1, lambda *_: None)
-
+def test_an_error_in_one_line(error, says, tmp_path, monkeypatch):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(protocol, "train", fail)
-    link = Link()
-    task = Task(config, inputs, tmp_path, code_version())
-    local.work(link, task, Unit(0, "base"))
-    assert link.sent[-1].why.startswith("it needs more memory than there is.")
-    assert "\n" not in link.sent[-1].why
+    monkeypatch.setattr(base, "train", fail)
+    failed = trainer(tmp_path)(JOB, lambda event: None)
+    assert failed.why.startswith(says)
+    assert "\n" not in failed.why

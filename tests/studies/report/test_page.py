@@ -15,20 +15,28 @@ from tensorprojection.cli.report import report
 from tensorprojection.studies.claims import Claim
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.report.curves import read
-from tensorprojection.studies.report.page import write
-from tensorprojection.studies.report.page.numbers import differences, reaches
-from tensorprojection.studies.report.page.verdicts import UNDECIDED, decide, verdicts
+from tensorprojection.studies.report import page as report_page
+from tensorprojection.studies.report.run import read_run, read_runs
+from tensorprojection.studies.report.statistics import Estimate
+from tensorprojection.studies.report.tables import number
+from tensorprojection.studies.report.verdicts import UNDECIDED, decide, judge
 
 
 def data_of(page: str) -> dict:
     return json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
 
 
+def without_scripts(page: str) -> str:
+    return re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.S)
+
+
 def text_of(page: str) -> str:
     """What is read in a page: no scripts, no styles, no tags."""
-    page = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.S)
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", without_scripts(page))).split())
+
+
+def write(folders, out, **part):
+    return report_page.write(read_runs(folders, **part), out)
 
 
 @pytest.fixture
@@ -41,19 +49,22 @@ def run(tmp_path):
 
 def test_the_page_needs_nothing_else_and_has_every_part(run, tmp_path):
     page = write([run()], tmp_path / "out").read_text(encoding="utf-8")
-    addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', without_scripts(page))
     assert addresses
     assert all(a.startswith(("#", "data:")) for a in addresses)
     text = text_of(page)
     for part in (
-        *("What the paper claims", "Curves", "Scores", "Paired differences by epoch"),
-        *("Epochs needed", "Confusion matrices", "The learned projections", "The images"),
-        *("The networks", "The run", "Seconds of training for an epoch"),
+        *("Validation by epoch", "Paired differences", "Confusion matrices", "sensitivity"),
+        *("Learned projections", "Training", "Images", "Networks", "The paper's claims"),
+        *("Seconds for an epoch", "By the validation loss at epoch 5, of 2 networks beside"),
         *("NORMAL (10)", "image-", "The paper prints 1152, but 6 · 6 · 20 = 720."),
     ):
         assert part in text
-    assert "not recorded" not in text.replace("Data and machine not recorded", "")  # no record.json
-    assert "Permission is hereby granted" in text  # uPlot's licence goes where uPlot goes
+    assert "not measured" not in text
+    assert "University of Washington Interactive Data Lab" in text  # Vega's licence
+    order = ("By the validation", "Validation by", "Paired", "Confusion", "Learned", "The paper's")
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
 
 
 def test_segmentation_has_a_gallery_with_masks(run, tmp_path):
@@ -69,10 +80,11 @@ def test_what_an_older_run_has_not_recorded_is_said_to_be(run, tmp_path):
     for part in (
         "Confusion matrices",
         "Captured energy, orthogonality and low-pass shares",
-        "Sample images",
+        "Matrices U",
     ):
-        assert f"{part}: not recorded." in text
-    assert "No networks were kept." in text
+        assert f"{part}: not measured." in text
+    assert "Sample images: not recorded." in text
+    assert "No networks were saved." in text
 
 
 def test_damaged_observations_are_as_good_as_none(run, tmp_path):
@@ -81,7 +93,7 @@ def test_damaged_observations_are_as_good_as_none(run, tmp_path):
         file.write_bytes(file.read_bytes()[:50])
     (folder / "samples.npz").write_bytes(b"PK\x03\x04")
     text = text_of(write([folder], tmp_path).read_text(encoding="utf-8"))
-    assert "Confusion matrices: not recorded." in text
+    assert "Confusion matrices: not measured." in text
     assert "Sample images: not recorded." in text
 
 
@@ -95,17 +107,11 @@ def test_names_with_markup_are_shown_and_not_run(run, tmp_path):
     assert html.unescape(page).count(f"{evil}-") == 24  # the samples' file names
 
 
-def test_thirty_trials_of_five_networks_stay_below_five_megabytes(run, tmp_path):
+def test_the_page_of_five_large_networks_stays_below_five_megabytes(run, tmp_path):
+    """Any number of trials: the page shows medians, and pictures of the first trial."""
     models = ("base", "tpl", "tpl-mpca", "tcl", "other")
-    rest = {"study": "chest", "epochs": 20}
-    few, more = (
-        write([run(f"of {trials}", models=models, trials=trials, **rest)], tmp_path / str(trials))
-        .stat()
-        .st_size
-        for trials in (3, 6)
-    )
-    # Each trial adds as much as another.
-    assert more + (30 - 6) * max(0, more - few) / (6 - 3) < 5_000_000
+    folder = run(study="chest", models=models, trials=2, epochs=20, channels_of_U=(1280, 64))
+    assert write([folder], tmp_path).stat().st_size < 5_000_000
 
 
 def test_the_same_run_gives_the_same_page(run, tmp_path):
@@ -114,41 +120,79 @@ def test_the_same_run_gives_the_same_page(run, tmp_path):
     assert first == second
 
 
-def test_claims_that_a_run_cannot_speak_to_stand_apart(run, tmp_path):
+def test_claims_that_a_run_cannot_test_stand_apart(run, tmp_path):
     page = write([run(models=("base", "tpl1"), trials=2)], tmp_path).read_text(encoding="utf-8")
-    text = text_of(page)
     claims = STUDIES["oct"].claims
-    assert f"Of {len(claims)} claims: " in text
-    apart = page.index("that this run does not have")
-    heard = page[page.index("What the paper claims") : apart]
-    assert "Not in this run" not in heard
     absent = [claim for claim in claims if "tpl2" in (claim.model, claim.than)]
     late = [claim for claim in claims if claim not in absent and claim.after >= 5]
-    assert f"{len(absent) + len(late)} of them about networks, epochs or settings" in text
-    rest = page[apart : page.index("The rule that decides")]
-    assert rest.count("Not in this run: TensorProjection 2.") == len(absent)
+    tested = len(claims) - len(absent) - len(late)
+    text = text_of(page)
+    assert f"Of {tested} claims that this run can test: {tested} undecided at this size." in text
+    apart = page.index("that this run does not have")
+    assert "Not in this run" not in page[:apart]
+    assert page[apart:].count("Not in this run: TensorProjection 2.") == len(absent)
+    others = write([run("avg", models=("base", "avg"))], tmp_path / "avg").read_text()
+    assert "The paper's claims" not in others
+
+
+def test_at_most_five_networks_are_on_at_first(run, tmp_path):
+    models = ("base", "tpl1", "tpl2", "avg", "hope", "tcl", "mpca")
+    page = write([run(models=models, trials=2)], tmp_path).read_text(encoding="utf-8")
+    assert (
+        re.findall(r'aria-pressed="(\w+)"', without_scripts(page)) == ["true"] * 5 + ["false"] * 2
+    )
+
+
+def test_sensitivity_and_specificity_are_those_of_the_confusion_matrix(run, tmp_path):
+    """By scikit-learn, from one true and one predicted class for each count."""
+    from sklearn.metrics import recall_score
+
+    folder = run(models=("base",), trials=2)
+    text = text_of(write([folder], tmp_path).read_text(encoding="utf-8"))
+    whole = sum(
+        np.load(file)["confusion"][-1] for file in folder.glob("trials/*/base.observed.npz")
+    )
+    true, found = (np.repeat(side.ravel(), whole.ravel()) for side in np.indices((4, 4)))
+    for label in range(4):
+        sensitivity = recall_score(true == label, found == label)
+        specificity = recall_score(true != label, found != label)
+        assert f"{100 * sensitivity:.1f} % {100 * specificity:.1f} %" in text
+
+
+def test_a_gray_segmentation_study_has_a_page(run, tmp_path):
+    """Its predictions are kept with an axis for their one channel."""
+    folder = run(study="kvasir", models=("base", "tpl"), trials=1)
+    for file in folder.glob("trials/*/*.observed.npz"):
+        with np.load(file) as found:
+            arrays = dict(found)
+        np.savez(file, **{**arrays, "images": arrays["images"][..., :1]})
+    text = text_of(write([folder], tmp_path / "out").read_text(encoding="utf-8"))
+    assert "best: Dice 0.900" in text
 
 
 # Several runs
 
 
 def test_several_runs_are_compared_by_what_sets_them_apart(run, tmp_path):
-    folders = [run("narrow", study="kvasir", models=("base", "tpl"))]
-    folders.append(run("wide", study="kvasir", models=("base", "tpl"), channels=64, epochs=3))
+    folders = [run("narrow", study="kvasir", models=("base", "tpl"), observed=False)]
+    folders.append(
+        run("wide", study="kvasir", models=("base", "tpl"), observed=False, channels=64, epochs=3)
+    )
     page = write(folders, tmp_path / "out").read_text(encoding="utf-8")
     text = text_of(page)
     assert "channels 16 64" in text
     assert "epochs 5 3" in text
     assert "2 runs side by side" in text
-    lines = data_of(page)["charts"]["all"]["metrics"][0]["lines"]
-    assert [(line["of"], line["model"]) for line in lines] == [
-        (name, model) for name in ("narrow", "wide") for model in ("base", "tpl")
+    medians = [
+        [number(row.last[1]) for row in read_run(folder).comparisons if row.model == "base"]
+        for folder in folders
     ]
-    assert lines[2]["median"][3:] == [None, None]  # which the shorter run has not
+    for pair in zip(*medians, strict=True):
+        assert f"baseline U-Net {' '.join(pair)}" in text
 
 
 def test_different_studies_in_one_page_are_refused(run, tmp_path):
-    folders = [run("a"), run("b", study="kvasir", models=("base", "tpl"))]
+    folders = [run("a", observed=False), run("b", study="kvasir", observed=False)]
     with pytest.raises(StudyError, match=r"runs of one study in one page, got oct .*, kvasir"):
         write(folders, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -157,7 +201,7 @@ def test_different_studies_in_one_page_are_refused(run, tmp_path):
 def test_tpl_report_takes_one_folder_or_several_and_names_the_page(run, capsys):
     app = App()
     app.command(report)
-    a, b = run("a"), run("b", trials=6)
+    a, b = run("a", observed=False), run("b", trials=6, observed=False)
     app(["report", str(a), str(b)], result_action="return_value")
     printed = "".join(capsys.readouterr().out.split())
     assert f"Page:{a / 'report.html'}" in printed
@@ -166,69 +210,23 @@ def test_tpl_report_takes_one_folder_or_several_and_names_the_page(run, capsys):
 
 
 def test_a_run_and_an_evaluation_on_held_out_images_are_not_compared(run, tmp_path):
-    folders = [run("a"), run("b")]
+    folders = [run("a", observed=False), run("b", observed=False)]
     (folders[1] / "held_out.txt").write_text("new.npz")
     with pytest.raises(StudyError, match=r"got both: .*b is an evaluation") as error:
         write(folders, tmp_path / "out")
     assert "\n" not in str(error.value)
 
 
-# Its numbers
-
-
 def test_curves_are_the_medians_of_the_rows(run, tmp_path):
     folder = run()
-    chart = data_of(write([folder], tmp_path).read_text())["charts"]["run1"]["metrics"][1]
-    line = next(line for line in chart["lines"] if line["model"] == "tpl1")
+    chart = data_of(write([folder], tmp_path).read_text())["specs"]["run1-curves-0"]
+    own = [p["value"] for p in chart["data"]["values"] if p["network"] == "TensorProjection 1"]
     rows = [
         [json.loads(text)["loss"] for text in file.read_text().splitlines()]
         for file in sorted(folder.glob("trials/*/tpl1.jsonl"))
     ]
     expected = [statistics.median(by_trial) for by_trial in zip(*rows, strict=True)]
-    assert line["median"] == pytest.approx(expected, rel=1e-4)
-    assert np.array(line["trials"]) == pytest.approx(np.array(rows), rel=1e-4)
-
-
-def test_differences_are_paired_by_trial_and_antisymmetric(run):
-    curves = read(run())
-    by_pair = {(d.metric, d.model, d.reference): d for d in differences(curves)}
-    found, reverse = by_pair["loss", "tpl2", "tpl1"], by_pair["loss", "tpl1", "tpl2"]
-    for k in range(5):
-        pairs = zip(
-            curves.values["loss", "tpl2"][:, k], curves.values["loss", "tpl1"][:, k], strict=True
-        )
-        d = [float(a - b) for a, b in pairs]
-        assert found.median[k] == pytest.approx(statistics.median(d))
-        assert found.low[k] <= found.median[k] <= found.high[k]
-        assert found.ahead[k] == sum(value < 0 for value in d)  # less loss is better
-        assert (found.ahead[k], found.behind[k]) == (reverse.behind[k], reverse.ahead[k])
-    assert reverse.low == pytest.approx(-found.high)
-
-
-def test_equal_networks_are_ahead_in_no_trial(run):
-    curves = read(run())
-    same = {**curves.values, ("accuracy", "tpl1"): curves.values["accuracy", "base"]}
-    for d in differences(replace(curves, values=same)):
-        if d.metric == "accuracy" and {d.model, d.reference} == {"base", "tpl1"}:
-            assert set(d.ahead) == set(d.behind) == {0}
-
-
-def test_epochs_to_reach_the_bases_best(run):
-    curves = read(run(trials=6))
-    for reach in reaches(curves):
-        sign = -1 if reach.metric in ("accuracy", "f1") else 1
-        needed = []
-        for base, own in zip(
-            sign * curves.values[reach.metric, "base"],
-            sign * curves.values[reach.metric, reach.model],
-            strict=True,
-        ):
-            there = [k for k, value in enumerate(own, start=1) if value <= min(base)]
-            needed += there[:1]
-        assert reach.reached == len(needed)
-        assert reach.trials == 6
-        if needed:
-            assert reach.median == statistics.median(needed)
+    assert own == pytest.approx(expected, rel=1e-4)
 
 
 # The claims
@@ -262,7 +260,8 @@ def test_claims_are_about_what_the_study_has(study):
 )
 def test_the_rule(direction, interval, word):
     claim = Claim("", "loss", "tpl1", "base", direction, margin=0.02)
-    assert decide(claim, *interval) == word
+    assert decide(claim, Estimate("corrected mean", 0.0, *interval, trials=6)) == word
+    assert decide(claim, Estimate("corrected mean", 0.0, *interval, trials=5)) == UNDECIDED
 
 
 def shifted(curves, by):
@@ -275,58 +274,68 @@ def shifted(curves, by):
 
 @pytest.mark.parametrize("measure", ["first", "each", "last"])
 def test_a_clear_difference_is_seen_whichever_way_it_goes(run, measure):
-    curves = read(run())
+    curves = read_run(run(observed=False))
     claim = Claim("", "loss", "tpl1", "base", "lower", measure)
     for by, word in ((-0.1, "supported"), (0.1, "not supported"), (0.0, UNDECIDED)):
-        (verdict,) = verdicts(shifted(curves, by), (claim,))
+        verdict = judge(shifted(curves, by), claim)
         assert verdict.word == word
 
 
+def ended(curves, epoch):
+    """As if the run had ended with this epoch."""
+    return replace(
+        curves,
+        epochs=curves.epochs[:epoch],
+        measured={model: there[:, :epoch] for model, there in curves.measured.items()},
+        values={key: values[:, :epoch] for key, values in curves.values.items()},
+    )
+
+
 def test_the_first_epochs_are_a_quarter_of_those_planned(run):
-    curves = read(run(epochs=8))
+    curves = read_run(run(epochs=8, observed=False))
     claim = Claim("", "loss", "tpl1", "base", "lower", "first")
     early = shifted(curves, np.array([-0.1, -0.1, *[0.3] * 6]))  # what comes later is nothing
-    (verdict,) = verdicts(early, (claim,))
+    verdict = judge(early, claim)
     assert verdict.word == "supported"
     assert "mean of epochs 1 to 2" in verdict.evidence
-    (verdict,) = verdicts(early.until(1), (claim,))
+    verdict = judge(ended(early, 1), claim)
     assert verdict.word == UNDECIDED
-    assert "epoch 1; the claim is about epochs 1 to 2" in verdict.evidence
+    assert "ends at epoch 1; the claim is about epochs 1 to 2" in verdict.evidence
 
 
 def test_a_rise_is_from_the_lowest_to_the_last(run):
-    curves = read(run())
+    curves = read_run(run(observed=False))
     flat = {**curves.values, ("loss", "base"): np.full((7, 5), 0.5)}
     flat = replace(curves, values=flat)
     claim = Claim("", "loss", "tpl1", "base", "higher", "rise", after=3)
     # Below the base at every epoch, and yet it rises: from its own lowest.
     rising = shifted(flat, np.array([-0.1, -0.4, -0.3, -0.3, -0.2]))
-    (verdict,) = verdicts(rising, (claim,))
+    verdict = judge(rising, claim)
     assert verdict.word == "supported"
     falling = shifted(flat, np.array([0.5, 0.4, 0.3, 0.2, 0.1]))
-    assert verdicts(falling, (replace(claim, direction="equal", margin=0.01),))[0].word == (
+    assert judge(falling, replace(claim, direction="equal", margin=0.01)).word == (
         "supported"  # neither ends above its lowest
     )
-    (verdict,) = verdicts(rising.until(3), (claim,))
+    verdict = judge(ended(rising, 3), claim)
     assert verdict.word == UNDECIDED
     assert "epoch 3; the claim is about what comes after epoch 3" in verdict.evidence
 
 
 def test_a_narrower_band_of_the_first_epochs_is_seen(run):
-    curves = read(run(trials=20, epochs=8))
+    curves = read_run(run(trials=20, epochs=8, observed=False))
     base = curves.values["loss", "base"]
     narrow = np.median(base, axis=0) + (base - np.median(base, axis=0)) / 10
     narrow[:, 2:] = 10 * base[:, 2:]  # wide, but later
     squeezed = replace(curves, values={**curves.values, ("loss", "tpl1"): narrow})
     claim = Claim("", "loss", "tpl1", "base", "lower", "spread")
-    assert verdicts(squeezed, (claim,))[0].word == "supported"
+    assert judge(squeezed, claim).word == "supported"
     turned = replace(claim, model="base", than="tpl1")
-    assert verdicts(squeezed, (turned,))[0].word == "not supported"
+    assert judge(squeezed, turned).word == "not supported"
 
 
 def test_one_trial_and_absent_networks_decide_nothing(run):
-    curves = read(run(trials=1))
+    curves = read_run(run(trials=1, observed=False))
     claim = Claim("", "loss", "tpl1", "base", "lower")
-    assert verdicts(curves, (claim,))[0].word == UNDECIDED
-    absent = verdicts(curves, (replace(claim, model="hope"),))[0]
+    assert judge(curves, claim).word == UNDECIDED
+    absent = judge(curves, replace(claim, model="hope"))
     assert (absent.word, absent.evidence) == (UNDECIDED, "Not in this run: HOPE.")

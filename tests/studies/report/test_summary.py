@@ -5,11 +5,10 @@ import torch
 from by_name import tables
 from rich.console import Console
 
-from tensorprojection.cli.summary import summary
+from tensorprojection.cli.summary import as_json, render, summary
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.models.oct_cnn import HEADS, oct_cnn
-from tensorprojection.studies.models.unet import FORMS, unet
-from tensorprojection.studies.report.summary import as_json, render
+from tensorprojection.studies.networks.oct_cnn import HEADS, oct_cnn
+from tensorprojection.studies.networks.unet import FORMS, unet
 
 # Table 2 of the paper, (layer, output shape, parameters), as printed.
 BLOCKS = [

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, f1_score, jaccard_score, log_loss
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    jaccard_score,
+    log_loss,
+    recall_score,
+    roc_auc_score,
+)
 
 from tensorprojection.studies.trial.losses import dice_loss
 from tensorprojection.studies.trial.metrics import (
@@ -56,7 +63,19 @@ def test_classification_is_as_scikit_learn_has_it(kind):
         "accuracy": accuracy_score(labels, predicted),
         "f1": f1_score(labels, predicted, average="weighted", zero_division=0),
     }
-    assert got == pytest.approx(expected, rel=1e-12)
+    # Of each class against all others, and the mean over the classes that are there.
+    by_class = [
+        (
+            recall_score(labels == k, predicted == k),
+            recall_score(labels != k, predicted != k),
+            roc_auc_score(labels == k, p[:, k]),
+        )
+        for k in range(4)
+        if 0 < (labels == k).sum() < len(labels)
+    ]
+    means = np.mean(by_class, axis=0) if by_class else [np.nan] * 3
+    expected |= dict(zip(("sensitivity", "specificity", "auc"), means, strict=True))
+    assert got == pytest.approx(expected, rel=1e-12, nan_ok=True)
     assert list(got) == [metric.name for metric in CLASSIFICATION]
 
 
@@ -66,7 +85,14 @@ def test_classification_does_not_depend_on_the_batches(size):
     whole = in_batches(Classification(4), logits, labels, len(labels))
     parts = in_batches(Classification(4), logits, labels, size)
     assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-12)
-    assert (parts["accuracy"], parts["f1"]) == (whole["accuracy"], whole["f1"])
+    del parts["loss"], whole["loss"]
+    assert parts == whole
+
+
+def test_equal_probabilities_count_half():
+    metrics = Classification(2)
+    metrics.update(torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 0]))
+    assert metrics.auc().tolist() == [0.75, 0.75]  # a tie, and a pair in the right order
 
 
 def test_the_loss_is_a_mean_over_images_and_not_over_batches():
@@ -119,6 +145,8 @@ def test_segmentation_is_as_scikit_learn_has_it(kind):
         "loss": dice_loss(logits.double(), masks).item(),
         "dice": f1_score(actual, predicted, zero_division=1),
         "iou": jaccard_score(actual, predicted, zero_division=1),
+        "sensitivity": recall_score(actual, predicted, zero_division=1),
+        "specificity": recall_score(1 - actual, ~predicted, zero_division=1),
     }
     assert got == pytest.approx(expected, rel=1e-12)
     assert list(got) == [metric.name for metric in SEGMENTATION]
@@ -126,7 +154,8 @@ def test_segmentation_is_as_scikit_learn_has_it(kind):
 
 def test_nothing_there_and_nothing_found_is_right():
     got = in_batches(Segmentation(), *segmented("neither"), 6)
-    assert got == pytest.approx({"loss": 0, "dice": 1, "iou": 1}, abs=1e-6)
+    right = {"dice": 1, "iou": 1, "sensitivity": 1, "specificity": 1}
+    assert got == pytest.approx({"loss": 0, **right}, abs=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 7])

@@ -1,22 +1,16 @@
-"""In which precision a network is trained: Lightning Fabric does the same on several devices."""
+"""The precision in which a network is trained."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from small_runs import carry_out, carry_out_here, results, smoke
+from small_runs import carry_out_here, results, smoke
 from torch import nn
 
 from tensorprojection import TensorProjection
-from tensorprojection.studies.execute import parallel
-from tensorprojection.studies.execute.choose import executor
-from tensorprojection.studies.execute.local import run_units
-from tensorprojection.studies.execute.parallel import Devices
-from tensorprojection.studies.execute.protocol import UnitTrainer
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.trial.precision import output_of
-from tensorprojection.studies.trial.train import set_up, validate
-from tensorprojection.studies.trial.unit import Unit
+from tensorprojection.studies.trial.job import Job
+from tensorprojection.studies.trial.train import output_of, set_up, validate
 
 MIXED = "bf16-mixed"
 
@@ -63,33 +57,6 @@ def test_full_precision_is_the_networks_own(dtype):
     assert set(network.seen) == {dtype}
 
 
-def test_it_needs_no_executor_of_its_own():
-    """One process for each core, as without it."""
-    with executor(smoke("oct", precision=MIXED), None, Devices()) as chosen:
-        assert chosen.execute is run_units
-
-
-@pytest.mark.skipif(
-    parallel.find_spec("lightning_fabric") is None,
-    reason="Lightning Fabric is not installed: pip install 'tensorprojection[ddp]'",
-)
-@pytest.mark.parametrize(("study", "models"), [("oct", ("tpl2", "hope")), ("chest", ("tpl",))])
-def test_one_device_gives_what_fabric_gives(study, models, tmp_path):
-    """To the bit: whether one or several devices train is no setting of a run."""
-    from lightning_fabric import Fabric
-
-    from tensorprojection.studies.trial.parallel import Parallel
-
-    def by_fabric(units, jobs, task):
-        trainer = UnitTrainer(task, Parallel(Fabric(accelerator="cpu", devices=1, precision=MIXED)))
-        return (trainer(unit, lambda event: None) for unit in units)
-
-    config = smoke(study, trials=1, models=models, precision=MIXED)
-    carry_out_here(config, tmp_path / "own")
-    carry_out(config, tmp_path / "fabric", execute=by_fabric)
-    assert results(tmp_path / "own").equals(results(tmp_path / "fabric"))
-
-
 def test_training_and_validation_are_both_computed_so(tmp_path):
     for name, precision in (("coarse", MIXED), ("fine", "32-true")):
         carry_out_here(
@@ -101,6 +68,6 @@ def test_training_and_validation_are_both_computed_so(tmp_path):
         assert (coarse[metric] - fine[metric]).abs().max() < 0.02
     study, config = STUDIES["oct"], smoke("oct", precision=MIXED)
     data = study.open(config, study.prepare(config, 1, lambda *_: None))
-    state = set_up(Unit(0, "base"), study, config, data)
+    state = set_up(Job(0, "base"), study, config, data)
     plain = replace(state, config=smoke("oct"))
     assert validate(state)["loss"] != validate(plain)["loss"]

@@ -1,4 +1,4 @@
-"""Where a study's images come from."""
+"""From folders, files and generators of images to arrays, splits and augmented copies."""
 
 from .images import ImageSet
 

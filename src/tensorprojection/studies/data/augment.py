@@ -1,4 +1,4 @@
-"""Changed copies of images: the paper's augmentation, made in advance (sections 3.2 and 3.3).
+"""Augmented copies of images, made in advance and cached (the paper's sections 3.2 and 3.3).
 
 A copy is the image under one affine map; what lies outside takes the value of the nearest border
 pixel. A mask goes through the same map, by its nearest pixel, and so stays 0 and 1; brightness and
@@ -11,8 +11,9 @@ and shift and zoom are drawn for each axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from ..errors import StudyError
+from .cache import about, cached
+from .images import ImageSet, rows_of
+from .stored import create_array, open_array, open_stored, require_disk, store_known
+
+CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
+MOST_COPIES = 10_000  # of each original
+
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How far the copies may differ from their original.
+    """The ranges of the differences between a copy and its original.
 
     Args:
         rotation: degrees, to either side.
@@ -59,7 +68,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Change:
-    """What is done to one image: flip, zoom, shear, rotate, shift, in this order, then colours.
+    """The change of one image: flip, zoom, shear, rotate, shift, in this order, then colours.
 
     ``Change()`` leaves the image as it is. Pairs are ``(x, y)``; x points right and y down.
 
@@ -153,7 +162,7 @@ def _sample(x: Tensor, grid: Tensor, mode: str) -> Tensor:
 
 
 def _grid(changes: Sequence[Change], height: int, width: int) -> Tensor:
-    """Where each output pixel comes from, ``(N, H, W, 2)``, as ``grid_sample`` wants it.
+    """Return each output pixel's source, ``(N, H, W, 2)``, as ``grid_sample`` takes it.
 
     ``affine_grid`` would do this by a matrix product, whose last bits may depend on how many images
     there are. Here every pixel is computed by itself, so a copy does not depend on its chunk.
@@ -177,3 +186,124 @@ def _source(change: Change, height: int, width: int) -> tuple[NDArray[Any], NDAr
     sign = np.where(change.flip, -1.0, 1.0)
     A = np.diag(sign / change.zoom) @ unshear @ unrotate
     return A, -A @ (np.array(change.shift) * (width, height))
+
+
+# Copies of a set
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Copies, the original of each, and where they are kept.
+
+    Args:
+        images: the copies, memory-mapped, with the labels, groups and names of their originals.
+        of: int64, ``(M,)``: the row of each copy's original.
+        folder: the cache's folder.
+    """
+
+    images: ImageSet
+    of: NDArray[np.int64]
+    folder: Path
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+
+def make_copies(
+    folder_of_originals: Path,
+    images: ImageSet,
+    copies: Mapping[str, int] | int,
+    augmentation: Augmentation,
+    seed: int,
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Copies:
+    """The copies of these images, from the cache where they were made before.
+
+    An image's copies depend on its row, the seed and the augmentation only: the first two of seven
+    are the same as both of two.
+
+    Args:
+        folder_of_originals: the cache's folder of ``images``; its name stands for their content.
+        images: the originals.
+        copies: how many of each image, or of each image of a class by the class's name.
+        augmentation: how far they may differ from the original.
+        seed: another seed gives other copies.
+        cache: where caches go; default the user's.
+        progress: called with the number of copies made and to make.
+    """
+    numbers = _numbers(images, copies)
+
+    def make(folder: Path) -> None:
+        require_disk(int(numbers.sum()) * math.prod(images.images.shape[1:]), folder)
+        of = np.repeat(np.arange(len(images)), numbers)
+        _fill(folder, images, of, augmentation, seed, progress)
+
+    key = {
+        "originals": folder_of_originals.name,
+        "shape": images.images.shape,
+        "copies": copies if isinstance(copies, int) else dict(copies),
+        "augmentation": asdict(augmentation),
+        "seed": seed,
+    }
+    return open_copies(cached("copies", key, make, cache, about(folder_of_originals)))
+
+
+def open_copies(folder: Path) -> Copies:
+    """Copies made before, in this folder; nothing is read yet."""
+    of = open_array(folder / "of.npy")
+    return Copies(open_stored(folder), of, folder)
+
+
+def rows_for(copies: Copies, rows: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """The rows of all copies whose original is among these rows: what training may see."""
+    return np.flatnonzero(np.isin(copies.of, np.asarray(rows, np.int64)))
+
+
+def _numbers(images: ImageSet, copies: Mapping[str, int] | int) -> NDArray[np.int64]:
+    """Return the number of copies of each image."""
+    given = [copies] if isinstance(copies, int) else list(copies.values())
+    if any(number < 0 for number in given):
+        raise ValueError(f"Expected a number of copies ≥ 0, got {min(given)}.")
+    if any(number > MOST_COPIES for number in given):
+        raise StudyError(f"Expected at most {MOST_COPIES} copies of each image, got {max(given)}.")
+    if isinstance(copies, int):
+        return np.full(len(images), copies, np.int64)
+    if images.labels is None or set(copies) != set(images.class_names):
+        raise ValueError(
+            f"Expected a number of copies for each of the classes {', '.join(images.class_names)}, "
+            f"got {', '.join(copies)}."
+        )
+    return np.array([copies[name] for name in images.class_names], np.int64)[images.labels]
+
+
+def _fill(
+    folder: Path,
+    images: ImageSet,
+    of: NDArray[np.int64],
+    augmentation: Augmentation,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    shape = (len(of), *images.images.shape[1:])
+    copies = create_array(folder / "images.npy", shape, np.uint8)
+    copied_masks = None
+    if images.masks is not None:
+        copied_masks = create_array(folder / "masks.npy", shape[:3], np.uint8)
+    np.save(folder / "of.npy", of, allow_pickle=False)
+    store_known(rows_of(images.known(), of), images.class_names, folder)
+
+    copy = np.arange(len(of)) - np.searchsorted(of, of)  # 0, 1, … within each original
+    for start in range(0, len(of), CHUNK):
+        rows = of[start : start + CHUNK]
+        changes = [
+            draw(augmentation, seed, int(i), int(k))
+            for i, k in zip(rows, copy[start : start + CHUNK], strict=True)
+        ]
+        masks = None if images.masks is None else images.masks[rows]
+        made, made_masks = augment(images.images[rows], masks, changes)
+        copies[start : start + len(rows)] = made
+        if copied_masks is not None:
+            copied_masks[start : start + len(rows)] = made_masks
+        if progress is not None:
+            progress(start + len(rows), len(of))

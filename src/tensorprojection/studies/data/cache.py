@@ -1,37 +1,52 @@
-"""What costs time is made once, and kept on disk under a key made of what produced it."""
+"""The cache: folders of arrays that take long to make, each under a key of all that went into it.
+
+A folder is filled under another name and then renamed, so a folder that exists is complete. It
+holds ``entry.json``: the key, a description for people, and a checksum of each file, which is
+compared whenever a run starts to use the folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import math
 import os
+import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import platformdirs
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ..errors import StudyError
-from .in_use import hold
-from .sums import damage, write_sums
 
-# Part of every key: raised when what is stored changes its meaning, so that old folders are unused.
-FORMAT = 2
-KEY = "key.json"
-ABOUT = "about.json"
-DIGEST = "digest.txt"
+FORMAT = 3  # part of every key: raised when stored arrays change their meaning
+ENTRY = "entry.json"
+# Only folders with such names belong to the cache: it may share its place with other files.
+NAME = re.compile(r"((images|copies|features)-[0-9a-f]{16})(\.[0-9a-f]+\.part|\.work)?")
+DAY = 24 * 60 * 60
 LOG = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Where caches go: ``$TENSORPROJECTION_CACHE``, or the user's cache folder."""
+    """Return ``$TENSORPROJECTION_CACHE``, or the user's cache folder."""
     given = os.environ.get("TENSORPROJECTION_CACHE")
-    return Path(given) if given else platformdirs.user_cache_path("tensorprojection")
+    if not given:
+        return platformdirs.user_cache_path("tensorprojection")
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        raise StudyError(
+            f"TENSORPROJECTION_CACHE is {given}, but that user has no home folder. Give a path."
+        ) from None
 
 
 def cached(
@@ -41,109 +56,183 @@ def cached(
     root: Path | None = None,
     about: Mapping[str, str] | None = None,
 ) -> Path:
-    """The folder of ``kind`` and ``key``. Where there is none yet, ``make`` fills an empty one.
+    """Return the folder of ``kind`` and ``key``; ``make`` fills it if there is none yet.
 
-    It is filled under another name and renamed, so a folder that exists is complete; of several
-    processes that want it at once, one makes it and the others wait. An existing folder is read
-    once, against its checksums; if it is damaged, it is made again, with a warning.
-    While this process lives, ``tpl cache clear`` leaves the folder alone.
+    Of several processes that want it at once, one makes it and the others wait. A corrupted folder
+    is made again, with a warning.
 
     Args:
-        kind: a word for what is kept; it begins the folder's name.
+        kind: "images", "copies" or "features"; it begins the folder's name.
         key: everything that the content depends on, in values that JSON can hold.
         make: writes the content into the folder that it is given.
         root: where folders go; default :func:`cache_folder`.
-        about: for people: which study it is for, and where it came from.
+        about: for people: the study, and where the content came from.
     """
     root = cache_folder() if root is None else root
-    text = json.dumps({"format": FORMAT, **key}, sort_keys=True, indent=1)
+    text = json.dumps({"format": FORMAT, **key}, sort_keys=True)
     place = root / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if hold(place) and damage(place) is None:  # without the lock: the cache may be read-only
-        _touch(place)
+    if place.is_dir() and corruption(place) is None:  # without the lock: it may be read-only
+        with suppress(OSError):
+            os.utime(place / ENTRY)  # when it was last used
         return place
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
-            if place.is_dir() and (wrong := damage(place)):
-                LOG.warning("%s is damaged (%s): it is made again.", place, wrong)
-                discard(place)
+            if place.is_dir() and (wrong := corruption(place)):
+                LOG.warning("%s is corrupted (%s): it is made again.", place, wrong)
+                _remove(place)
             if not place.is_dir():
-                _fill(place, text, make, about or {})
-            hold(place)
+                _fill(place, json.loads(text), make, about or {})
         return place
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise StudyError(
             f"Could not make the cache {place}: {error.strerror or error}{where}. "
-            "Where there is no space, set TENSORPROJECTION_CACHE to a folder that has some."
+            "If there is no space, set TENSORPROJECTION_CACHE to a folder that has some."
         ) from error
 
 
-def about(place: Path) -> dict[str, str]:
-    """The ``about`` that :func:`cached` was given for a folder; empty where it cannot be read."""
+def checksum(folder: Path) -> str:
+    """Return the checksum of a folder's content: the same for the same files, whatever the key."""
+    files = json.dumps(_entry(folder)["files"], sort_keys=True)
+    return hashlib.sha256(files.encode()).hexdigest()
+
+
+def corruption(folder: Path) -> str | None:
+    """Return a clause that names a file that is not as it was written; None if all are."""
     try:
-        found = json.loads((place / ABOUT).read_text())
-        return {str(name): str(value) for name, value in found.items()}
-    except (OSError, ValueError, AttributeError):
+        known: dict[str, str] = _entry(folder)["files"]
+        found = _checksums(folder)
+    except StudyError:
+        return f"{ENTRY} is missing or cannot be read"
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    for name in sorted({*known, *found}):
+        if name not in found:
+            return f"{name} is missing"
+        if known.get(name) != found[name]:
+            return f"{name} has other content than was written"
+    return None
+
+
+def about(folder: Path) -> dict[str, str]:
+    """Return the description that a folder was made with; empty if it cannot be read."""
+    try:
+        return {str(name): str(value) for name, value in _entry(folder)["about"].items()}
+    except (StudyError, AttributeError):
         return {}
 
 
-def discard(place: Path) -> None:
-    """Remove a folder atomically; a process that has its files open keeps them."""
-    away = _beside(place)
-    place.rename(away)
-    shutil.rmtree(away)
+def _entry(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / ENTRY).read_text())
+        if isinstance(found["files"], dict):
+            return {"about": {}, **found}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise StudyError(f"Could not read {folder / ENTRY}. Start the same command once more.")
 
 
-def _beside(place: Path) -> Path:
-    """A temporary name beside the folder, which nobody can have guessed and prepared."""
-    return place.with_name(f"{place.name}.{secrets.token_hex(8)}.part")
-
-
-def _fill(place: Path, key: str, make: Callable[[Path], None], told: Mapping[str, str]) -> None:
+def _fill(place: Path, key: Any, make: Callable[[Path], None], about: Mapping[str, str]) -> None:
     for left in place.parent.glob(f"{place.name}.*.part"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     beside = _beside(place)
     beside.mkdir()
     try:
         make(beside)
-        (beside / KEY).write_text(key + "\n")
-        (beside / ABOUT).write_text(json.dumps(told))
-        (beside / DIGEST).write_text(_digest(beside))
-        write_sums(beside)
-        for path in (*beside.iterdir(), beside):
-            _sync(path)  # or a power cut could leave a folder that is there and empty
+        entry = {"key": key, "about": dict(about), "files": _checksums(beside)}
+        (beside / ENTRY).write_text(json.dumps(entry, indent=1))
         beside.rename(place)
-        _sync(place.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def digest_of(folder: Path) -> str:
-    """Of all arrays in a folder of the cache: the same content, wherever it came from."""
-    path = folder / DIGEST
-    return path.read_text() if path.exists() else _digest(folder)
+def _checksums(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.iterdir() if path.name != ENTRY)
 
-
-def _digest(folder: Path) -> str:
-    whole = hashlib.sha256()
-    for path in sorted(folder.glob("*.npy")):
+    def sha256(path: Path) -> str:
         with open(path, "rb") as file:
-            whole.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}".encode())
-    return whole.hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return dict(zip((path.name for path in files), pool.map(sha256, files), strict=True))
 
 
-def _touch(place: Path) -> None:
-    """Record when it was last used, as its key's modification time; not in a read-only cache."""
-    with suppress(OSError):
-        os.utime(place / KEY)
+def _beside(place: Path) -> Path:
+    """Return a temporary name beside the folder, which nobody can guess and prepare."""
+    return place.with_name(f"{place.name}.{secrets.token_hex(8)}.part")
 
 
-def _sync(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":  # where a folder cannot be opened
-        return
-    handle = os.open(path, os.O_RDONLY)
+def _remove(place: Path) -> None:
+    """Remove a folder; nobody sees it half removed."""
+    away = _beside(place)
+    place.rename(away)
+    shutil.rmtree(away)
+
+
+# Listing and clearing
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A folder of the cache; its kind is "unfinished" if it is not complete."""
+
+    path: Path
+    kind: str
+    study: str
+    source: str
+    bytes: int
+    used: float  # seconds since 1970
+
+
+def entries(root: Path | None = None) -> list[Entry]:
+    """Return all folders of the cache, the last used first."""
+    root = cache_folder() if root is None else root
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        names = sorted(os.listdir(root))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StudyError(f"Could not read the cache {root}: {error.strerror}.") from error
+    found = []
+    for name in names:
+        path, match = root / name, NAME.fullmatch(name)
+        if match is None or path.is_symlink() or not path.is_dir():
+            continue
+        with suppress(FileNotFoundError):  # removed meanwhile
+            told = about(path)
+            size = sum(file.lstat().st_size for file in path.rglob("*"))
+            used = (path / ENTRY if (path / ENTRY).exists() else path).stat().st_mtime
+            kind = "unfinished" if match[3] else match[2]
+            found.append(
+                Entry(path, kind, told.get("study", ""), told.get("source", ""), size, used)
+            )
+    return sorted(found, key=lambda entry: -entry.used)
+
+
+def clear(
+    study: str | None = None, older_than: float | None = None
+) -> tuple[list[Entry], list[tuple[Entry, str]]]:
+    """Remove the folders of a study, or all; return those removed, and those left with the reason.
+
+    Args:
+        study: its name.
+        older_than: days; folders used since then stay.
+    """
+    if older_than is not None and not (math.isfinite(older_than) and older_than >= 0):
+        raise StudyError(f"Expected a number of days of 0 or more, got {older_than}.")
+    latest = math.inf if older_than is None else time.time() - older_than * DAY
+    removed, left = [], []
+    for entry in entries():
+        if entry.used > latest or study not in (None, entry.study):
+            continue
+        place = entry.path.name.partition(".")[0]  # of the complete folder
+        try:
+            with FileLock(entry.path.with_name(f"{place}.lock"), timeout=0):
+                _remove(entry.path)
+            removed.append(entry)
+        except Timeout:
+            left.append((entry, "it is being made"))
+        except OSError as error:
+            left.append((entry, f"could not be removed ({error.strerror or error})"))
+    return removed, left

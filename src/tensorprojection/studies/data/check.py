@@ -1,353 +1,278 @@
-"""Checking a data set before it is used: counts, sizes, damage, duplicates, leaks."""
+"""Checking images before they are used: counts, sizes, unreadable files, duplicates, leaks."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from PIL import Image
-from rich import box
-from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from ..errors import StudyError
-from .decode import UnreadableError, binary, open_image, read, to_mode
-from .folders import NOTHING, DatasetFiles, File, IgnoredFiles, Item, find, guess
-from .kinds import ImageKind, Mode
-from .npz import facts, image_blocks, mask_blocks
-from .npz_arrays import NpzArrays
-from .regular import what_is
-from .sources import unpacked
-from .threads import Progress, in_threads
-from .unpack import Limits, is_archive
+from .decode import Progress, UnreadableError, binary, in_threads, open_image, read, to_mode
+from .folders import DatasetFiles, Item, find, guess
+from .images import ImageKind, ImageSet, Mode, missing
+from .npz import read_npz
+from .sources import Patients, path_kind
+from .splits import Split, split
 
 UNDIVIDED = "all"
+PART_ORDER = ("train", "val", "test", UNDIVIDED)
 SHOWN = 10  # names on a line
-T = TypeVar("T")
+
+Found = dict[str, list[str]]  # a finding, and the files, classes or patients that it is about
 
 
-@dataclass(frozen=True)
-class Duplicate:
-    """Images with the same content, byte by byte."""
-
-    names: tuple[str, ...]
-    classes: tuple[str, ...]  # each once
-    parts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
+@dataclass
 class Report:
-    """What was found. ``problems`` say what is wrong; ``notes`` what is worth knowing."""
+    """The findings: ``problems`` are wrong, ``notes`` are worth knowing."""
 
     path: str
     study: str
     images: int
-    classes: dict[str, dict[str, int]]  # class → part → how many images
-    sizes: dict[str, int]  # "width × height" → how many images, most common first
-    patients: int | None = None
-    missing_classes: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
-    duplicates: tuple[Duplicate, ...] = ()
-    patients_on_both_sides: tuple[int | str, ...] = ()  # of train against val and test
-    masks_missing: tuple[str, ...] = ()
-    masks_of_other_size: tuple[str, ...] = ()
-    masks_without_image: tuple[str, ...] = ()
-    masks_empty: tuple[str, ...] = ()
-    ignored: IgnoredFiles = NOTHING
-
-    @property
-    def problems(self) -> list[str]:
-        across = [d for d in self.duplicates if len(d.parts) > 1]
-        contradicting = [d for d in self.duplicates if len(d.classes) > 1]
-        return _lines(
-            ("classes without an image", self.missing_classes),
-            ("unreadable files", self.unreadable),
-            ("images in more than one part", _joined(across)),
-            ("images under more than one label", _joined(contradicting)),
-            ("patients both in train and outside of it", self.patients_on_both_sides),
-            ("images without a mask", self.masks_missing),
-            ("masks of another size than their image", self.masks_of_other_size),
-        )
-
-    @property
-    def notes(self) -> list[str]:
-        plain = [d for d in self.duplicates if len(d.parts) < 2 and len(d.classes) < 2]
-        lines = _lines(
-            ("images stored more than once", _joined(plain)),
-            ("empty masks", self.masks_empty),
-            ("masks without an image", self.masks_without_image),
-        )
-        return [*lines, str(self.ignored)] if str(self.ignored) else lines
+    classes: dict[str, dict[str, int]]  # class → part → number of images
+    sizes: dict[str, int]  # "width × height" → number of images, most common first
+    patients: int | None
+    problems: Found = field(default_factory=dict)
+    notes: Found = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, as JSON can write it."""
-        return {
-            **dataclasses.asdict(self),
-            "problems": self.problems,
-            "notes": self.notes,
-            "ok": self.ok,
-        }
+        """Return all of it as JSON can write it."""
+        return {**asdict(self), "ok": self.ok}
+
+    def lines(self) -> list[str]:
+        """Return the sizes, notes and problems, one to a line."""
+        found = [f"sizes: {_some([f'{size} ({n})' for size, n in self.sizes.items()])}"]
+        found += [f"{len(names)} {what}: {_some(names)}" for what, names in self.notes.items()]
+        found += [
+            f"Problem: {len(names)} {what}: {_some(names)}" for what, names in self.problems.items()
+        ]
+        return found + (["No problem found."] if self.ok else [])
 
 
 def check(
     path: str | Path,
     kinds: Sequence[ImageKind],
     *,
+    patients: Patients | None = None,
     workers: int | None = None,
-    cache: Path | None = None,
-    unpack_limits: float = 1,
     progress: Progress | None = None,
 ) -> Report:
-    """Read every image of a folder, an archive or an ``.npz``; of several kinds, guess which.
+    """Read every image of a folder or an ``.npz``; of several kinds, guess which they are.
 
     The rules are those of a run: what a run refuses is an error here, or one of the problems.
 
     Args:
         path: as :func:`~.sources.open_images` takes it.
         kinds: what they may be.
+        patients: each image's patient by its file's name.
         workers: threads that decode; default one per core.
-        cache: where an archive is unpacked; default :func:`~.cache.cache_folder`.
-        unpack_limits: factor on the limits for what an archive may hold.
         progress: called while files of a folder are read.
     """
     path = Path(path)
-    limits = Limits().times(unpack_limits)
-    kind = what_is(path)
-    if kind is None:
-        raise StudyError(f"Expected a folder, an .npz, a zip or a tar file, got {path}: not there.")
-    if kind == "file" and path.suffix.lower() == ".npz":
-        with NpzArrays(path) as file:
-            return _npz(file, kinds)
-    if kind != "folder" and not (kind == "file" and is_archive(path)):
-        raise StudyError(f"Expected a folder, an .npz, a zip or a tar file, got {path}.")
-    folder = path if kind == "folder" else unpacked(path, cache, limits)
-    found = find(kinds[0], folder) if len(kinds) == 1 else guess(folder, kinds)
-    return _folder(str(path), found, workers, progress)
+    if path_kind(path) == "folder":
+        found = find(kinds[0], path) if len(kinds) == 1 else guess(path, kinds)
+        table = _read_folder(found, workers, progress)
+    else:
+        table = _read_npz(path, kinds)
+    if patients:
+        table.patients = list(patients.of(table.names))
+    return table.report(str(path))
 
 
-def render(report: Report) -> RenderableType:
-    """The report for a terminal."""
-    parts = sorted({part for counts in report.classes.values() for part in counts}, key=_part_order)
-    table = Table(box=box.SIMPLE_HEAD, title=None)
-    table.add_column("class")
-    for part in parts:
-        table.add_column(part, justify="right")
-    for name, counts in report.classes.items():
-        table.add_row(escape(name), *(str(counts.get(part, 0)) for part in parts))
-    sizes = [f"{size} ({count})" for size, count in report.sizes.items()]
-    patients = "" if report.patients is None else f", {report.patients} patients"
-    lines = [f"{report.path}: {report.study}, {report.images} images{patients}"]
-    after = [f"sizes: {_some(sizes)}", *report.notes, *(f"Problem: {p}" for p in report.problems)]
-    after += ["No problem found."] if report.ok else []
-    return Group(Text("\n".join(lines)), table, Text("\n".join(after)))
+@dataclass
+class _Table:
+    """One value per image in each list; None where it is not known."""
+
+    kind: ImageKind
+    class_names: tuple[str, ...]  # empty for images with masks
+    names: list[str]
+    labels: list[int | None]
+    parts: list[str | None]
+    patients: list[str | None]
+    digests: list[bytes | None]
+    sizes: list[str | None]
+    problems: Found = field(default_factory=dict)
+    notes: Found = field(default_factory=dict)
+
+    def report(self, path: str) -> Report:
+        counts: dict[str, Counter[str]] = {c: Counter() for c in self.class_names or ("images",)}
+        for row, part in enumerate(self.parts):
+            counts[self.class_of(row) or "images"][part or UNDIVIDED] += 1
+        known = None not in self.patients
+        problems: Found = {}
+        if self.class_names:
+            problems["classes without an image"] = list(missing(self.class_names, self.labels))
+        problems |= self.problems
+        across, contradicting, plain = self.duplicates()
+        problems["images in more than one part"] = across
+        problems["images under more than one label"] = contradicting
+        if known:
+            problems["patients both in train and outside of it"] = self.leaks()
+        problems["splits that a run would refuse"] = self.impossible_splits()
+        notes = {"images stored more than once": plain, **self.notes}
+        return Report(
+            path,
+            self.kind.name,
+            len(self.names),
+            {name: dict(counter) for name, counter in counts.items()},
+            dict(Counter(size for size in self.sizes if size).most_common()),
+            len(set(self.patients)) if known else None,
+            {what: names for what, names in problems.items() if names},
+            {what: names for what, names in notes.items() if names},
+        )
+
+    def class_of(self, row: int) -> str:
+        label = self.labels[row]
+        return "" if label is None else self.class_names[label]
+
+    def duplicates(self) -> tuple[list[str], list[str], list[str]]:
+        """Return images of equal content: across parts, across classes, and within both."""
+        same: dict[bytes, list[int]] = defaultdict(list)
+        for row, digest in enumerate(self.digests):
+            if digest is not None:
+                same[digest].append(row)
+        across, contradicting, plain = [], [], []
+        for rows in same.values():
+            if len(rows) < 2:
+                continue
+            line = " = ".join(self.names[row] for row in rows)
+            parts, classes = (
+                {f(row) for row in rows} for f in (self.parts.__getitem__, self.class_of)
+            )
+            if len(parts) > 1:
+                across.append(line)
+            if len(classes) > 1:
+                contradicting.append(line)
+            if len(parts) == len(classes) == 1:
+                plain.append(line)
+        return across, contradicting, plain
+
+    def leaks(self) -> list[str]:
+        """Return patients both in train and in val or test, which count as one part."""
+        pairs = list(zip(self.patients, self.parts, strict=True))
+        inside = {str(patient) for patient, part in pairs if part == "train"}
+        outside = {str(patient) for patient, part in pairs if part not in (None, "train")}
+        return sorted(inside & outside, key=lambda patient: (len(patient), patient))
+
+    def impossible_splits(self) -> list[str]:
+        """Return what a run would say of a split by patient, and of the data set's own parts."""
+        if not self.class_names:
+            return []
+        hows: list[Split] = []
+        if None not in self.patients and len(set(self.patients)) > 1:
+            hows.append("patient")
+        if {"train"} < set(self.parts):
+            hows.append("as-shipped")
+        known = ImageSet(
+            np.broadcast_to(np.uint8(0), (len(self.names), 1, 1)),
+            labels=np.array(self.labels, np.int64),
+            class_names=self.class_names,
+            groups=np.unique([str(p) for p in self.patients], return_inverse=True)[1],
+            parts=np.array([str(part) for part in self.parts], np.str_),
+        )
+        found = []
+        for how in hows:
+            try:
+                split(known, how, seed=0)
+            except StudyError as error:
+                found.append(str(error).partition(". ")[0])
+        return found
 
 
-# Folders
+def _read_folder(found: DatasetFiles, workers: int | None, progress: Progress | None) -> _Table:
+    kind, items = found.kind, found.items
+    seen = [_Seen() for _ in items]
+
+    def one(row: int) -> None:
+        seen[row].look(items[row], kind.mode)
+
+    in_threads(one, len(items), workers, "files", progress)
+
+    def named(rows: Iterable[bool]) -> list[str]:
+        return [item.image.name for item, wanted in zip(items, rows, strict=True) if wanted]
+
+    return _Table(
+        kind,
+        () if kind.masks else kind.class_names,
+        [item.image.name for item in items],
+        [item.label for item in items],
+        [item.part for item in items],
+        [None if item.group is None else str(item.group) for item in items],
+        [s.digest for s in seen],
+        [s.size for s in seen],
+        {
+            "unreadable files": [line for s in seen for line in s.unreadable],
+            "images without a mask": named(kind.masks and item.mask is None for item in items),
+            "masks of another size than their image": named(s.other_size for s in seen),
+        },
+        {
+            "empty masks": named(s.empty for s in seen),
+            "masks without an image": list(found.stray_masks),
+            "other things beside the images": [found.ignored] if found.ignored else [],
+        },
+    )
 
 
 class _Seen:
-    """What reading one item gave."""
+    """The findings about one image and its mask; decoding goes step by step, as in a run."""
 
     def __init__(self) -> None:
         self.digest: bytes | None = None
-        self.size: tuple[int, int] | None = None
+        self.size: str | None = None
         self.unreadable: list[str] = []
         self.other_size = False
         self.empty = False
 
-
-def _folder(
-    path: str, found: DatasetFiles, workers: int | None, progress: Progress | None
-) -> Report:
-    kind = found.kind
-    items = found.items
-    seen = [_Seen() for _ in items]
-    in_threads(
-        lambda row: _look(items[row], seen[row], kind.mode), len(items), workers, "files", progress
-    )
-
-    def named(rows: Iterable[int]) -> tuple[str, ...]:
-        return tuple(items[row].image.name for row in rows)
-
-    rows = range(len(items))
-    labels = [None if item.label is None else kind.class_names[item.label] for item in items]
-    return _report(
-        path=path,
-        study=found.kind.name,
-        names=[item.image.name for item in items],
-        labels=labels,
-        class_names=() if kind.masks else kind.class_names,
-        parts=[item.part for item in items],
-        groups=[item.group for item in items],
-        digests=[s.digest for s in seen],
-        sizes=[s.size for s in seen],
-        missing_classes=found.missing_classes(),
-        unreadable=tuple(line for s in seen for line in s.unreadable),
-        masks_missing=named(row for row in rows if kind.masks and items[row].mask is None),
-        masks_of_other_size=named(row for row in rows if seen[row].other_size),
-        masks_without_image=found.stray_masks,
-        masks_empty=named(row for row in rows if seen[row].empty),
-        ignored=found.ignored,
-    )
-
-
-def _look(item: Item, seen: _Seen, mode: Mode) -> None:
-    """The steps of decoding, one by one."""
-
-    def step(file: File, do: Callable[[], T]) -> T | None:
+    def look(self, item: Item, mode: Mode) -> None:
+        image = None
         try:
-            return do()
+            content = read(item.image)
+            if content:
+                self.digest = hashlib.blake2b(content, digest_size=16).digest()
+            image = open_image(content)
+            to_mode(image, mode)
+            self.size = f"{image.width} × {image.height}"
         except UnreadableError as error:
-            seen.unreadable.append(f"{file.name} {error}")
-            return None
-
-    def picture() -> Image.Image:
-        content = read(item.image)
-        if content:
-            seen.digest = hashlib.blake2b(content, digest_size=16).digest()
-        image = open_image(content)
-        to_mode(image, mode)
-        return image
-
-    image = step(item.image, picture)
-    if image is not None:
-        seen.size = image.size
-    if (file := item.mask) is None:
-        return
-    mask = step(file, lambda: open_image(read(file)))
-    if mask is None:
-        return
-    seen.other_size = image is not None and mask.size != image.size
-    ones = step(file, lambda: binary(mask))
-    seen.empty = ones is not None and ones.getbbox() is None
+            self.unreadable.append(f"{item.image.name} {error}")
+        if item.mask is None:
+            return
+        try:
+            mask = open_image(read(item.mask))
+            self.other_size = image is not None and mask.size != image.size
+            self.empty = binary(mask).getbbox() is None
+        except UnreadableError as error:
+            self.unreadable.append(f"{item.mask.name} {error}")
 
 
-# npz
-
-
-def _npz(file: NpzArrays, kinds: Sequence[ImageKind]) -> Report:
-    known = facts(file, kinds)
-    names = [f"row {i}" for i in range(known.count)] if known.names is None else list(known.names)
-    labels = known.labels
-    empty: list[str] = []
-    if known.kind.masks:
-        for start, block in mask_blocks(file):
-            rows = np.flatnonzero(~block.any(axis=(1, 2)))
-            empty += [str(names[start + row]) for row in rows]
-    digests = [
-        hashlib.blake2b(row.tobytes(), digest_size=16).digest()
-        for _, block in image_blocks(file, known)
-        for row in block
-    ]
-    return _report(
-        path=str(file.path),
-        study=known.kind.name,
-        names=[str(name) for name in names],
-        labels=[None] * known.count if labels is None else [known.class_names[i] for i in labels],
-        class_names=() if labels is None else known.class_names,
-        parts=[None] * known.count if known.parts is None else [str(p) for p in known.parts],
-        groups=[None] * known.count if known.patients is None else known.patients.tolist(),
-        digests=digests,
-        sizes=[(known.shape[1], known.shape[0])] * known.count,
-        missing_classes=known.missing_classes(),
-        masks_empty=tuple(empty),
+def _read_npz(path: Path, kinds: Sequence[ImageKind]) -> _Table:
+    kind, images, patients = read_npz(path, kinds)
+    count = len(images)
+    names = [f"row {i}" for i in range(count)] if images.names is None else images.names.tolist()
+    height, width = images.images.shape[1:3]
+    empty = []
+    if images.masks is not None:
+        empty = [names[row] for row in np.flatnonzero(~images.masks.any(axis=(1, 2)))]
+    return _Table(
+        kind,
+        () if images.labels is None else images.class_names,
+        names,
+        [None] * count if images.labels is None else images.labels.tolist(),
+        [None] * count if images.parts is None else images.parts.tolist(),
+        list(patients) if patients else [None] * count,
+        [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in images.images],
+        [f"{width} × {height}"] * count,
+        notes={"empty masks": empty},
     )
 
 
-# Both
-
-
-def _report(
-    *,
-    path: str,
-    study: str,
-    names: Sequence[str],
-    labels: Sequence[str | None],
-    class_names: Sequence[str],
-    parts: Sequence[str | None],
-    groups: Sequence[int | str | None],
-    digests: Sequence[bytes | None],
-    sizes: Sequence[tuple[int, int] | None],
-    **rest: Any,
-) -> Report:
-    counts: dict[str, Counter[str]] = {name: Counter() for name in class_names or ("images",)}
-    for label, part in zip(labels, parts, strict=True):
-        counts[label or "images"][part or UNDIVIDED] += 1
-    common = Counter(f"{size[0]} × {size[1]}" for size in sizes if size).most_common()
-    known = None not in groups
-    return Report(
-        path=path,
-        study=study,
-        images=len(names),
-        classes={name: dict(counter) for name, counter in counts.items()},
-        sizes=dict(common),
-        patients=len(set(groups)) if known else None,
-        duplicates=_duplicates(names, labels, parts, digests),
-        patients_on_both_sides=_on_both_sides(groups, parts) if known else (),
-        **rest,
-    )
-
-
-def _duplicates(
-    names: Sequence[str],
-    labels: Sequence[str | None],
-    parts: Sequence[str | None],
-    digests: Sequence[bytes | None],
-) -> tuple[Duplicate, ...]:
-    same: dict[bytes, list[int]] = defaultdict(list)
-    for row, digest in enumerate(digests):
-        if digest is not None:
-            same[digest].append(row)
-    return tuple(
-        Duplicate(
-            tuple(names[row] for row in rows),
-            tuple(sorted({labels[row] or "" for row in rows})),
-            tuple(sorted({parts[row] or UNDIVIDED for row in rows}, key=_part_order)),
-        )
-        for rows in same.values()
-        if len(rows) > 1
-    )
-
-
-def _on_both_sides(
-    groups: Sequence[int | str | None], parts: Sequence[str | None]
-) -> tuple[int | str, ...]:
-    """Validation and test count as one, as the paper combines them."""
-    inside = {g for g, part in zip(groups, parts, strict=True) if part == "train"}
-    outside = {g for g, part in zip(groups, parts, strict=True) if part not in (None, "train")}
-    return tuple(sorted((g for g in inside & outside if g is not None), key=_as_listed))
-
-
-def _as_listed(group: int | str) -> tuple[int, str]:
-    """Numbers by size, texts by their letters."""
-    return (group, "") if isinstance(group, int) else (0, group)
-
-
-def _part_order(part: str) -> int:
-    known = ("train", "val", "test", UNDIVIDED)
-    return known.index(part) if part in known else len(known)
-
-
-def _joined(duplicates: Iterable[Duplicate]) -> tuple[str, ...]:
-    return tuple(" = ".join(d.names) for d in duplicates)
-
-
-def _lines(*found: tuple[str, Sequence[Any]]) -> list[str]:
-    return [f"{len(names)} {what}: {_some(names)}" for what, names in found if names]
-
-
-def _some(names: Sequence[Any]) -> str:
+def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(str, names[:SHOWN])) + more
+    return ", ".join(names[:SHOWN]) + more

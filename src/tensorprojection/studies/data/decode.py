@@ -1,10 +1,15 @@
-"""From image files to rows of one size, decoded side by side straight into a file."""
+"""Image files, which may not be what their names say, to arrays of one size."""
 
 from __future__ import annotations
 
+import errno
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import os
+import stat
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +17,64 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ..errors import StudyError
-from . import rows as row_file
 from .folders import File, Item
-from .kinds import ImageKind, Mode
-from .regular import read_regular
-from .threads import Progress, in_threads
+from .images import ImageKind, Mode
+from .stored import create_array
 
-CHUNK = 32  # rows in memory at once
-WAY_OUT = "Replace it, or leave such files out with `skip_unreadable`."
+CHUNK = 32  # rows of a task
+MOST_BYTES = 2**29  # of one image's file; the largest of the data sets have a few million
 # Values of fewer bits in files of 16 (12, as cameras and scanners give) would be nearly black.
 FEWER_BITS = 2**14 - 1
+# Share of a JPEG mask's pixels from 64 to 191: at quality 10 an outline leaves 1 to 3 %.
+MOST_JPEG_NOISE = 0.1
+OTHERS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+Progress = Callable[[str, int, int], None]  # what is being made, how much of it, out of how much
 
 
 class UnreadableError(Exception):
     """Why a file gives no image, as a clause that follows the file's name."""
 
 
-# One file
+# Reading
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a regular file, or a link to one; anything else is an OSError and is never read.
+
+    A pipe would wait for ever, a device may be endless.
+    """
+    kind = stat.S_IFMT(os.stat(path).st_mode)
+    if kind != stat.S_IFREG:
+        what = OTHERS.get(kind, "something else")
+        raise OSError(errno.EINVAL, f"{what}, not a regular file", str(path))
+    return open(path, "rb")
+
+
+def read_regular(path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """Read a whole file of at most so many bytes; the default is for an image."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes", str(path))
+    return content
+
+
+def read(file: File) -> bytes:
+    """Read an image's whole file; whatever is wrong with it is an UnreadableError."""
+    try:
+        return read_regular(file.path)
+    except OSError as error:
+        raise UnreadableError(f"cannot be read ({error.strerror})") from error
+
+
+# One image
 
 
 def open_image(content: bytes) -> Image.Image:
@@ -44,6 +90,7 @@ def open_image(content: bytes) -> Image.Image:
             wide = any(";16" in str(part) for part in image.tile) and not image.mode.startswith("I")
             image.load()
             decoded = image.copy()
+            decoded.format = image.format
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableError("claims more pixels than can be right") from error
     except UnidentifiedImageError as error:
@@ -92,23 +139,23 @@ def fit(image: Image.Image, size: int, mode: Mode) -> NDArray[np.uint8]:
 
 
 def binary(mask: Image.Image) -> Image.Image:
-    """0 and 255, of a mask with 0 and 1, with 0 and the highest value, or of JPEG.
+    """Return the mask with the values 0 and 255.
 
-    JPEG adds other values, but none of them far from 0 or 255. A mask whose highest value is
-    another one is refused: taking it as empty would be silently wrong.
+    The mask has two values: 0 and 1, or 0 and one above 127. JPEG adds others, few of them far from
+    0 and 255. Anything else is refused: a threshold would merge classes in silence.
     """
-    if mask.mode.startswith("I"):
-        values = np.unique(np.asarray(mask)).tolist()
-        if not any(set(values) <= {0, top} for top in (1, 255, 65535)):
-            shown = ", ".join(map(str, values[:6])) + (", …" if len(values) > 6 else "")
-            raise UnreadableError(f"has the values {shown} where a mask has 0 and 65535")
-        return Image.fromarray(np.where(np.asarray(mask) > 0, 255, 0).astype(np.uint8))
-    gray = to_mode(mask, "L")
-    highest = int(gray.getextrema()[1])  # type: ignore[arg-type]
-    if 1 < highest <= 127:
-        raise UnreadableError(f"has values up to {highest} where a mask has 0 and 255, or 0 and 1")
-    threshold = 0 if highest == 1 else 127
-    return gray.point([255 if value > threshold else 0 for value in range(256)])
+    pixels = np.asarray(mask if mask.mode.startswith("I") else to_mode(mask, "L"))
+    values, counts = np.unique(pixels, return_counts=True)
+    top = int(values[-1])
+    if mask.format == "JPEG":
+        between = counts[(values >= 64) & (values < 192)].sum()
+        two = between <= MOST_JPEG_NOISE * pixels.size
+    else:
+        two = set(values.tolist()) <= {0, top}
+    if not two or 1 < top <= 127:
+        shown = ", ".join(map(str, values[:6].tolist())) + (", …" if len(values) > 6 else "")
+        raise UnreadableError(f"has the values {shown}: a mask has two, 0 and 255 or 0 and 1")
+    return Image.fromarray(np.where(pixels > (0 if top == 1 else 127), 255, 0).astype(np.uint8))
 
 
 def fit_mask(mask: Image.Image, size: int) -> NDArray[np.uint8]:
@@ -116,22 +163,37 @@ def fit_mask(mask: Image.Image, size: int) -> NDArray[np.uint8]:
     return (fit(binary(mask), size, "L") > 127).astype(np.uint8)
 
 
-def read(file: File) -> bytes:
+# Many files
+
+
+def in_threads(
+    work: Callable[[int], None],
+    count: int,
+    workers: int | None,
+    what: str = "",
+    progress: Progress | None = None,
+) -> None:
+    """Call ``work(row)`` for every row. The first error stops it all."""
+    pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
+    done = 0
+
+    def some(start: int) -> int:
+        rows = range(start, min(start + CHUNK, count))
+        for row in rows:
+            work(row)
+        return len(rows)
+
     try:
-        return read_regular(file.path)
-    except OSError as error:
-        raise UnreadableError(f"cannot be read ({error.strerror})") from error
-
-
-def same_size(mask: Image.Image, image: Image.Image) -> None:
-    if mask.size != image.size:
-        raise UnreadableError(
-            f"is {mask.width} × {mask.height}, its image {image.width} × {image.height}: expected "
-            "a mask of the image's size"
-        )
-
-
-# Many
+        # Warning filters are global to the process, so they are set once around all threads.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"PIL\.")  # odd but readable files
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            for more in pool.map(some, range(0, count, CHUNK)):
+                done += more
+                if progress is not None:
+                    progress(what, done, count)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def decode_into(
@@ -144,88 +206,62 @@ def decode_into(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Write ``images.npy`` (and ``masks.npy``); returns the items in it, and the files left out.
+    """Write ``images.npy`` (and ``masks.npy``); return the rows in them, and the files left out.
 
     Args:
         folder: where the files go.
         items: the images, in the order of the rows.
-        kind: gray or RGB, with masks or not; a pair is kept or left out as a whole.
+        kind: gray or RGB, with masks or not; a pair is stored or left out as a whole.
         size: side of the square images.
         skip_unreadable: leave out what cannot be decoded, instead of an error at the first.
         workers: threads; default one per core, as Pillow decodes and resizes without the GIL.
         progress: called with what is decoded, how many of them, out of how many.
     """
-    shapes = {"images": kind.shape(len(items), size)}
+    arrays = {"images": create_array(folder / "images.npy", kind.shape(len(items), size), np.uint8)}
     if kind.masks:
-        shapes["masks"] = (len(items), size, size)
-    for name, shape in shapes.items():
-        row_file.create(folder / f"{name}.npy", shape, np.uint8)
+        shape = (len(items), size, size)
+        arrays["masks"] = create_array(folder / "masks.npy", shape, np.uint8)
     unreadable: dict[int, str] = {}
-    with ExitStack() as open_files:
-        files = {
-            name: open_files.enter_context(row_file.RowFile(folder / f"{name}.npy"))
-            for name in shapes
-        }
 
-        def one(row: int) -> None:
-            item = items[row]
-            try:
-                picture = _decode(item.image)
-                with _named(item.image):
-                    files["images"].write(row, fit(picture, size, kind.mode)[None])
-                if kind.masks:
-                    files["masks"].write(row, _decode_mask(item, picture, size)[None])
-            except _NamedError as error:
-                if not skip_unreadable:
-                    raise StudyError(f"{error} {WAY_OUT}") from error
-                unreadable[row] = error.file
+    def one(row: int) -> None:
+        item = items[row]
+        file = item.image
+        try:
+            picture = open_image(read(file))
+            arrays["images"][row] = fit(picture, size, kind.mode)
+            if kind.masks:
+                if item.mask is None:
+                    raise UnreadableError("has no mask of the same name")
+                file = item.mask
+                mask = open_image(read(file))
+                if mask.size != picture.size:
+                    raise UnreadableError(
+                        f"is {mask.width} × {mask.height}, its image {picture.width} × "
+                        f"{picture.height}: expected a mask of the image's size"
+                    )
+                arrays["masks"][row] = fit_mask(mask, size)
+        except UnreadableError as error:
+            if not skip_unreadable:
+                raise StudyError(
+                    f"{file.path} {error}. Replace it, or leave such files out with "
+                    "`skip_unreadable`."
+                ) from error
+            unreadable[row] = file.name
 
-        in_threads(one, len(items), workers, "images", progress)
-    kept = [row for row in range(len(items)) if row not in unreadable]
-    if not kept:
+    in_threads(one, len(items), workers, "images", progress)
+    rows = [row for row in range(len(items)) if row not in unreadable]
+    if not rows:
         raise StudyError(f"Expected at least one readable image, got none of {len(items)}.")
     if unreadable:
-        for name in shapes:
-            _keep(folder / f"{name}.npy", kept)
-    return kept, tuple(unreadable[row] for row in sorted(unreadable))
+        for name in arrays:
+            _select(folder / f"{name}.npy", rows, arrays[name])
+    return rows, tuple(unreadable[row] for row in sorted(unreadable))
 
 
-class _NamedError(Exception):
-    def __init__(self, file: str, path: str, reason: str) -> None:
-        super().__init__(f"{path} {reason}.")
-        self.file = file
-
-
-@contextmanager
-def _named(file: File) -> Iterator[None]:
-    try:
-        yield
-    except UnreadableError as error:
-        raise _NamedError(file.name, file.path, str(error)) from error
-
-
-def _decode(file: File) -> Image.Image:
-    with _named(file):
-        return open_image(read(file))
-
-
-def _decode_mask(item: Item, picture: Image.Image, size: int) -> NDArray[np.uint8]:
-    with _named(item.image):
-        if item.mask is None:
-            raise UnreadableError("has no mask of the same name")
-    mask = _decode(item.mask)
-    with _named(item.mask):
-        same_size(mask, picture)
-        return fit_mask(mask, size)
-
-
-def _keep(path: Path, rows: Sequence[int]) -> None:
+def _select(path: Path, rows: Sequence[int], whole: NDArray[np.uint8]) -> None:
     """Rewrite the file with these rows only."""
-    whole = np.load(path, mmap_mode="r", allow_pickle=False)
-    beside = path.with_suffix(".kept")
-    row_file.create(beside, (len(rows), *whole.shape[1:]), np.uint8)
-    with row_file.RowFile(beside) as kept:
-        for start in range(0, len(rows), CHUNK):
-            kept.write(start, whole[list(rows[start : start + CHUNK])])
-    del whole  # or Windows would not replace it
+    beside = path.with_suffix(".selected")
+    selected = create_array(beside, (len(rows), *whole.shape[1:]), np.uint8)
+    for to, row in enumerate(rows):
+        selected[to] = whole[row]
     beside.replace(path)

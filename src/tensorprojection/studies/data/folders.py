@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import StudyError
-from .kinds import ImageKind, missing
+from .images import ImageKind, missing
 
 DEEPEST = 2  # how many folders down a layout is looked for
 IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff"}
@@ -37,29 +37,6 @@ class File:
 
 
 @dataclass(frozen=True)
-class IgnoredFiles:
-    """What is in a data set's folders but is not one of its images."""
-
-    files: tuple[tuple[str, int], ...] = ()  # by the names' ends, such as ".gif", and how many
-    folders: tuple[tuple[str, int], ...] = ()  # and how many files are in each, at any depth
-
-    def __str__(self) -> str:
-        """A clause, empty where nothing was ignored."""
-        said = []
-        if self.files:
-            kinds = ", ".join(f"{count} {end or 'without an ending'}" for end, count in self.files)
-            said.append(f"{sum(count for _, count in self.files)} files ignored ({kinds})")
-        if self.folders:
-            some = ", ".join(f"{name}: {count} files" for name, count in self.folders[:6])
-            more = ", …" if len(self.folders) > 6 else ""
-            said.append(f"{len(self.folders)} folders ignored ({some}{more})")
-        return ", ".join(said)
-
-
-NOTHING = IgnoredFiles()
-
-
-@dataclass(frozen=True)
 class Item:
     """An image's file, and what its place and name say about it."""
 
@@ -77,7 +54,7 @@ class DatasetFiles:
     kind: ImageKind
     items: tuple[Item, ...]
     stray_masks: tuple[str, ...] = ()  # without an image
-    ignored: IgnoredFiles = NOTHING
+    ignored: str = ""  # what else is in the folders, as a clause
 
     def missing_classes(self) -> tuple[str, ...]:
         """The classes of which there is no image."""
@@ -126,6 +103,27 @@ def guess(folder: Path, kinds: Sequence[ImageKind]) -> DatasetFiles:
     )
 
 
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Return the names of the subfolders with images, which may lie in train, val and test.
+
+    A folder that holds one folder and nothing else stands for that folder, as after unpacking.
+    """
+    place = str(folder)
+    for _ in range(DEEPEST + 1):
+        inside = _folders(place)
+        parts = [entry.path for entry in inside if _plain(entry.name) in PARTS]
+        found: dict[str, str] = {}
+        for part in parts or [place]:
+            for entry in _folders(part):
+                below = [sub.path for sub in _folders(entry.path) if _plain(sub.name) == "images"]
+                if any(True for _ in _files(below[0] if below else entry.path, place)):
+                    found.setdefault(_plain(entry.name), entry.name)
+        if found or len(inside) != 1:
+            return tuple(sorted(found.values()))
+        place = inside[0].path
+    return ()
+
+
 def _classes(kind: ImageKind, place: str, root: str) -> DatasetFiles | None:
     """Labels: one folder per class, alone or in train, val and test."""
     folders = _folders(place)
@@ -155,9 +153,12 @@ def _one_part(kind: ImageKind, place: str, root: str, part: str | None) -> Itera
 
 def _with_masks(kind: ImageKind, place: str, root: str) -> DatasetFiles | None:
     inside = {_plain(entry.name): entry.path for entry in _folders(place)}
+    if kind.mask_folder is not None:
+        inside = {"images": place, **inside, "masks": kind.mask_folder}
     if "images" not in inside or "masks" not in inside:
         return None
-    masks = _by_stem(_files(inside["masks"], root))
+    above = os.path.dirname(kind.mask_folder) if kind.mask_folder else root
+    masks = _by_stem(_files(inside["masks"], above))
     images = list(_files(inside["images"], root))
     if not images:
         return None
@@ -209,7 +210,7 @@ def _files(place: str, root: str) -> Iterator[File]:
 
 
 def _scan(place: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[os.DirEntry[str]]:
-    """What is in a folder, by name, without hidden files (macOS adds ``._x.jpeg`` to each)."""
+    """Return a folder's entries by name, without hidden files (macOS adds ``._x.jpeg``)."""
     try:
         with os.scandir(place) as entries:
             seen = [e for e in entries if not e.name.startswith((".", "__MACOSX")) and wanted(e)]
@@ -223,26 +224,30 @@ def _scan(place: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[os.Dir
     return sorted(seen, key=lambda entry: entry.name)
 
 
-def _ignored(found: DatasetFiles, root: str) -> IgnoredFiles:
-    """What else is in the folders of the images and masks, and in those above, up to the root."""
+def _ignored(found: DatasetFiles, root: str) -> str:
+    """Count what else is in the folders of the images and masks, and in those above to the root."""
     used = {f.path for item in found.items for f in (item.image, item.mask) if f is not None}
     used |= {os.path.join(root, name) for name in found.stray_masks}  # reported by themselves
     walked: set[str] = set()
     for path in {os.path.dirname(path) for path in used}:
-        while path not in walked and len(path) >= len(root):
+        while path not in walked and f"{path}{os.sep}".startswith(f"{root}{os.sep}"):
             walked.add(path)
             path = os.path.dirname(path)
-    files: Counter[str] = Counter()
-    folders: dict[str, int] = {}
-    for place in sorted(walked):
-        for entry in _scan(place, lambda entry: True):
-            if entry.is_dir():
-                if entry.path not in walked:
-                    inside = sum(len(names) for _, _, names in os.walk(entry.path))
-                    folders[_relative(entry.path, root)] = inside
-            elif entry.path not in used:
-                files[os.path.splitext(entry.name)[1].lower()] += 1
-    return IgnoredFiles(tuple(files.most_common()), tuple(sorted(folders.items())))
+    others = [
+        entry
+        for place in sorted(walked)
+        for entry in _scan(place, lambda entry: entry.path not in used and entry.path not in walked)
+    ]
+    folders = [_relative(entry.path, root) for entry in others if entry.is_dir()]
+    ends = Counter(os.path.splitext(e.name)[1].lower() for e in others if not e.is_dir())
+    clauses = []
+    if ends:
+        kinds = ", ".join(f"{n} {end or 'without an ending'}" for end, n in ends.most_common())
+        clauses.append(f"{ends.total()} files ignored ({kinds})")
+    if folders:
+        more = ", …" if len(folders) > 6 else ""
+        clauses.append(f"{len(folders)} folders ignored ({', '.join(folders[:6])}{more})")
+    return ", ".join(clauses)
 
 
 def _relative(path: str, root: str) -> str:

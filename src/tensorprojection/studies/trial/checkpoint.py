@@ -1,4 +1,4 @@
-"""What a trial needs to go on after its process was killed, or for more epochs than before."""
+"""The state of a job from which it continues after a kill, or for more epochs than before."""
 
 from __future__ import annotations
 
@@ -11,78 +11,120 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..files import write_whole
-from ..results import EpochRow
+from ..errors import StudyError
+from ..results import EpochRow, JobFiles
+from .job import Job, Notice
 
 # After the file that torch writes, which torch.load reads as if it were not there.
 MARK = b"\nsha256 "
 TRAILER = len(MARK) + 64
 
 
-class DamagedError(Exception):
-    """A checkpoint is not what was written."""
+class CorruptError(Exception):
+    """A checkpoint is not as it was written."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after an epoch: network, optimizer, random numbers, and the epochs' results."""
+    """Network, optimizer and random numbers after an epoch."""
 
+    epoch: int
     network: dict[str, Any]
     optimizer: dict[str, Any]
     rng: dict[str, Any]
-    rows: list[EpochRow]
 
 
-def take(
-    network: nn.Module, optimizer: torch.optim.Optimizer, rows: list[EpochRow], device: str
-) -> Checkpoint:
-    """The state as it is now."""
+@dataclass(frozen=True)
+class JobState:
+    """The state that a job continues from: the content of its files, all of one epoch."""
+
+    rows: tuple[EpochRow, ...] = ()
+    checkpoint: bytes | None = None
+    network: bytes | None = None
+    observed: bytes | None = None
+
+
+def resume(job: Job, files: JobFiles) -> tuple[JobState, list[Notice]]:
+    """Return the state to continue from, and drop lines that are after its checkpoint.
+
+    Without a checkpoint that fits the lines the job is trained again from its first epoch. See Note
+    [Rows before the checkpoint].
+    """
+    rows, problem = files.read()
+    try:
+        content = _content(files.checkpoint)
+        epoch = 0 if content is None else load(content, files.checkpoint).epoch
+        if content is None and rows:
+            problem = problem or f"{files.checkpoint} is missing"
+        elif epoch > len(rows):
+            problem = problem or f"{files.lines} lacks epochs of its checkpoint"
+    except CorruptError as error:
+        content, epoch, problem = None, 0, str(error)
+    if epoch > len(rows):
+        content, epoch = None, 0
+    notices = []
+    if problem is not None:
+        again = f"{problem}: it continues after epoch {epoch}." if epoch else f"{problem}."
+        notices.append(Notice(job, again if epoch else f"{again} It is trained from epoch 1 on."))
+    files.write(rows[:epoch])
+    if content is None:
+        return JobState(), notices
+    kept = _content(files.network), _content(files.observed)
+    return JobState(tuple(rows[:epoch]), content, *kept), notices
+
+
+def take(network: nn.Module, optimizer: torch.optim.Optimizer, epoch: int, device: str) -> bytes:
+    """Return the checkpoint as a file: tensors and plain values only, and a checksum."""
     rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
     if device.startswith("cuda"):
         rng["cuda"] = torch.cuda.get_rng_state(device)
-    return Checkpoint(network.state_dict(), optimizer.state_dict(), rng, rows)
-
-
-def restore(
-    checkpoint: Checkpoint, network: nn.Module, optimizer: torch.optim.Optimizer, device: str
-) -> list[EpochRow]:
-    """Puts network, optimizer and random numbers back; returns the rows so far."""
-    network.load_state_dict(checkpoint.network)
-    optimizer.load_state_dict(checkpoint.optimizer)
-    torch.set_rng_state(checkpoint.rng["cpu"])
-    if device.startswith("cuda"):
-        torch.cuda.set_rng_state(checkpoint.rng["cuda"], device)
-    return list(checkpoint.rows)
-
-
-def save(checkpoint: Checkpoint, path: Path) -> None:
-    """Write it whole: tensors and plain values only, as ``torch.load`` reads them anywhere."""
+    taken = Checkpoint(epoch, network.state_dict(), optimizer.state_dict(), rng)
     # Through memory: torch's own writer turns a full disk into an error that does not say so.
     buffer = io.BytesIO()
-    torch.save(vars(checkpoint), buffer)
+    torch.save(vars(taken), buffer)
     buffer.write(MARK + hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
-    write_whole(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
-def load(path: Path) -> Checkpoint | None:
-    """The checkpoint of that file, None where there is none; see :func:`read`."""
-    content = read(path)
-    if content is None:
-        return None
-    return Checkpoint(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+def load(content: bytes, path: Path) -> Checkpoint:
+    """Return the checkpoint; ``CorruptError`` names its path if the checksum does not fit.
 
-
-def read(path: Path) -> bytes | None:
-    """The file as it was written, None where there is none, ``DamagedError`` where it is damaged.
-
-    torch would notice little: the tensors in its files have checksums that it does not look at.
+    torch would notice little: it does not look at the checksums of the tensors in its files.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
     whole = memoryview(content)
     expected = MARK + hashlib.sha256(whole[:-TRAILER]).hexdigest().encode()
     if whole[-TRAILER:] != expected:
-        raise DamagedError(f"{path} is damaged")
-    return content
+        raise CorruptError(f"{path} is corrupted")
+    return Checkpoint(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+
+
+def read(path: Path) -> Checkpoint | None:
+    """Return the checkpoint of that file, None if there is none; see :func:`load`."""
+    content = _content(path)
+    return None if content is None else load(content, path)
+
+
+def restore(
+    content: bytes, path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, device: str
+) -> None:
+    """Put network, optimizer and random numbers back."""
+    taken = load(content, path)
+    try:
+        network.load_state_dict(taken.network)
+        optimizer.load_state_dict(taken.optimizer)
+    except (RuntimeError, ValueError, KeyError) as error:  # of another version of the network
+        first = str(error).splitlines()[0]
+        raise StudyError(
+            f"{path} is not of this network ({first}). Remove it, and the same command trains the "
+            "network again."
+        ) from error
+    torch.set_rng_state(taken.rng["cpu"])
+    if device.startswith("cuda"):
+        torch.cuda.set_rng_state(taken.rng["cuda"], device)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

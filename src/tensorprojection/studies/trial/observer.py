@@ -1,11 +1,7 @@
-"""Looks on while a network is validated, and keeps what the report shows beside the curves.
+"""Collects what the report shows beside the curves, while a network is validated.
 
-Nothing of it changes what is trained: it sees outputs that are computed anyway, and draws no random
+It changes nothing of the training: it sees outputs that are computed anyway, and draws no random
 numbers.
-
-Note [Observed before the checkpoint]: an epoch's observations are written before its checkpoint. So
-whoever is killed in between trains the epoch again and observes the same; the other way round, the
-epoch would be missing for good.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,23 +17,26 @@ from torch import Tensor, nn
 
 from tensorprojection import FrozenProjection, TensorProjection, TransposeTensorProjection
 
-from ..files import write_whole
 from ..inputs import Data, Rows
-from ..observed import Array, read_observed
+from ..observed import Array, parse_observed
 
 Projection = TensorProjection | TransposeTensorProjection | FrozenProjection
 
-# Arrays with a row for each epoch, beside "epochs" and "confusion".
-BY_EPOCH = ("energy/", "orthogonality/", "by_epoch/")
-# U's of spatial modes are kept for every epoch if they have no more rows and entries than these.
+# U's of spatial modes are saved for every epoch if they have no more rows and entries than these.
 LONGEST, SMALL = 512, 64 * 64
 
 
 class Observer:
-    """Of one unit. Made with the network at its start, before a checkpoint is put into it."""
+    """Observes one job. It is made with the initial network, before a checkpoint is restored.
 
-    def __init__(self, network: nn.Module, file: Path) -> None:
-        self.network, self.file = network, file
+    Args:
+        network: the job's.
+        before: the file that :meth:`collect` made of the epochs before, if there are any.
+    """
+
+    def __init__(self, network: nn.Module, before: bytes | None = None) -> None:
+        found = None if before is None else parse_observed(before)
+        self.before = {} if found is None else dict(found.arrays)
         self.layers = {
             name: layer for name, layer in network.named_modules() if isinstance(layer, Projection)
         }
@@ -49,12 +47,8 @@ class Observer:
         self.found: list[Array] = []
 
     @contextmanager
-    def looking(self, sees_all: bool = True) -> Iterator[None]:
-        """While a validation goes on.
-
-        Args:
-            sees_all: whether all images go through this network; of a part no energy is taken.
-        """
+    def looking(self) -> Iterator[None]:
+        """Measure the layers' energy while a validation goes on."""
         self.confusion, self.dice, self.found = None, [], []
         self.energy = {
             name: [0.0, 0.0]
@@ -62,7 +56,7 @@ class Observer:
             if not layer.transposed  # a transposed one keeps all energy
         }
         with ExitStack() as looking:
-            for name in self.energy if sees_all else ():
+            for name in self.energy:
                 hook = self.layers[name].register_forward_hook(self._measure(name))
                 looking.callback(hook.remove)
             yield
@@ -75,7 +69,7 @@ class Observer:
         return hook
 
     def update(self, output: Tensor, target: Tensor) -> None:
-        """Take in a batch of the validation."""
+        """Add a batch of the validation."""
         if target.ndim == 1:  # classes
             classes = output.shape[1]
             at = target.cpu() * classes + output.argmax(dim=1).cpu()
@@ -88,8 +82,8 @@ class Observer:
         self.dice += score.tolist()
         self.found += list(found[:, 0].numpy())
 
-    def keep(self, epoch: int, data: Data, validation: Rows) -> None:
-        """Write what was observed up to this epoch. See Note [Observed before the checkpoint]."""
+    def collect(self, epoch: int, data: Data, validation: Rows) -> bytes:
+        """Return a file of what was observed up to this epoch."""
         now: dict[str, Array] = {"epochs": np.array([epoch])}
         if self.confusion is not None:
             now["confusion"] = self.confusion[None].astype(np.int64)
@@ -100,22 +94,14 @@ class Observer:
                 now[f"orthogonality/{name}"] = np.array([float(layer.orthogonality_error())])
         Us = _matrices(self.layers)
         now |= {f"by_epoch/{name}": U[None] for name, U in Us.items() if _is_shown(name, U)}
-        arrays = _appended(self._before(epoch), now)
-        arrays |= self.start
+        self.before = _appended(self.before, now, epoch)
+        arrays = self.before | self.start
         arrays |= {f"U/{name}": U for name, U in Us.items()}
         if self.dice:
             arrays |= self._gallery(data, validation)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        write_whole(self.file, buffer.getvalue())
-
-    def _before(self, epoch: int) -> dict[str, Array]:
-        """Of the epochs before; those from here on are of a process that was killed."""
-        there = read_observed(self.file)
-        if there is None:
-            return {}
-        kept = there.arrays["epochs"] < epoch
-        return {n: a[kept] for n, a in there.arrays.items() if n in _by_epoch(there.arrays)}
+        return buffer.getvalue()
 
     def _gallery(self, data: Data, validation: Rows) -> dict[str, Array]:
         """The images with the best, the median and the worst Dice score of their own."""
@@ -130,30 +116,24 @@ class Observer:
         }
 
 
-def _by_epoch(arrays: Any) -> set[str]:
-    return {n for n in arrays if n in ("epochs", "confusion") or n.startswith(BY_EPOCH)}
-
-
 def _is_shown(name: str, U: Array) -> bool:
-    """Whether the report shows it by epoch: mode 1 is the channels, in no order."""
+    """Return True if the report shows it by epoch: mode 1 is the channels, in no order."""
     return not name.endswith("/1") and len(U) <= LONGEST and U.size <= SMALL
 
 
-def _appended(before: dict[str, Array], now: dict[str, Array]) -> dict[str, Array]:
-    """What was observed before, and now; an older version has kept no U by epoch."""
-    if not before:
+def _appended(before: dict[str, Array], now: dict[str, Array], epoch: int) -> dict[str, Array]:
+    """Return what was observed by epoch before this one, and now.
+
+    Epochs from this one on are of a process that was killed before its checkpoint was written.
+    """
+    if not set(now) <= set(before):  # the first epoch, or a file of other layers
         return now
-    count = len(before["epochs"])
-    for name, U in now.items():
-        if name.startswith("by_epoch/") and name not in before:
-            before[name] = np.full((count, *U.shape[1:]), np.nan, U.dtype)
-    if set(before) != set(now):  # of a network with other layers: it was trained anew
-        return now
-    return {name: np.concatenate([before[name], now[name]]) for name in now}
+    earlier = before["epochs"] < epoch
+    return {name: np.concatenate([before[name][earlier], now[name]]) for name in now}
 
 
 def _matrices(layers: dict[str, Projection]) -> dict[str, Array]:
-    """All U's, as LAYER/K; in half precision, as they are looked at."""
+    """Return all U's, as LAYER/K, in half precision, which is enough for pictures."""
     found: dict[str, Array] = {}
     for name, layer in layers.items():
         if isinstance(layer, FrozenProjection):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..config import RunConfig
 from ..data.images import ImageSet
-from ..data.splits import split, subset
+from ..data.splits import require_classes, split, subset
 from ..inputs import Rows
 from .seeds import share_seed, split_seed
 
@@ -29,4 +29,5 @@ def sides_of(
     labels = None if images.labels is None else images.labels[training]
     count = max(1, round(config.train_share * len(training)))
     kept = subset(labels, len(training), count, share_seed(config.seed, trial))
+    require_classes(images, training[kept], validation, f"A train_share of {config.train_share}")
     return training[kept], validation

@@ -1,52 +1,48 @@
-"""One network of one trial: set up, trained epoch by epoch, validated, kept.
+"""One job: set up, trained epoch by epoch, validated.
 
-Each step is a function of its own, so that it can be called in another way: :func:`set_up` gives a
-:class:`Training`, :func:`train_epoch` and :func:`validate` carry it on, and :func:`train` is all of
-it, with the checkpoints of a run.
+:func:`set_up` returns a :class:`Training`, :func:`train_epoch` and :func:`validate` advance it, and
+:func:`train` is all of it. Nothing here reads or writes files: an epoch's event carries what is to
+be saved, and whoever receives it saves it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tensorprojection import DivergedError
-
 from ..code_version import code_version
 from ..config import RunConfig
 from ..errors import StudyError
 from ..inputs import Data, Rows
-from ..results import EpochRow, UnitFiles
+from ..network_file import About, Keep, encode_network, score
+from ..results import COUNTS, NOT_METRICS, EpochRow, Saved
 from ..study import Study
 from . import checkpoint
-from .checkpoint import Checkpoint, DamagedError
-from .keeper import Keeper
+from .checkpoint import JobState
+from .job import Emit, Epoch, Job, Step
 from .observer import Observer
-from .precision import output_of
 from .seeds import batch_order, start_seed
-from .unit import Epoch, Notice, Say, Step, Unit
 
-# Training images that a network may look at to start from them.
+T = TypeVar("T")
+
+# Training images from which a network may be initialized.
 FIRST = 256
 
 
 @dataclass(frozen=True)
 class Training:
-    """A unit that is being trained: its network and optimizer, its training and validation rows.
+    """A job that is being trained: its network and optimizer, its training and validation rows."""
 
-    Its observer, where it has one, looks on while it is validated.
-    """
-
-    unit: Unit
+    job: Job
     study: Study[Any]
     config: RunConfig
     data: Data
@@ -57,169 +53,204 @@ class Training:
     observer: Observer | None = None
 
 
-class Way(Protocol):
-    """How an epoch is trained and validated: :class:`OneDevice`, or as in parallel.py."""
-
-    def begin(self, state: Training) -> None:
-        """The network is as it starts; what is kept of it is restored after this."""
-
-    def train_epoch(self, state: Training, epoch: int, say: Say) -> float: ...
-
-    def validate(self, state: Training) -> dict[str, float]: ...
-
-
-class OneDevice:
-    """In one process, on one device."""
-
-    def begin(self, state: Training) -> None:
-        pass
-
-    def train_epoch(self, state: Training, epoch: int, say: Say) -> float:
-        return train_epoch(state, epoch, say)
-
-    def validate(self, state: Training) -> dict[str, float]:
-        return validate(state)
-
-
 def train(
-    unit: Unit,
+    job: Job,
     study: Study[Any],
     config: RunConfig,
     data: Data,
-    run: Path,
-    say: Say,
-    way: Way | None = None,
-    keeper: Keeper | None = None,
+    emit: Emit,
+    state: JobState | None = None,
+    keep: Keep = "none",
+    class_names: Sequence[str] = (),
 ) -> None:
-    """Train the unit to its last epoch, from its checkpoint where it has one.
+    """Train the job to its last epoch, and emit every epoch with what is to be saved of it.
 
-    Every epoch ends with a checkpoint; a process that is killed loses the epoch that it was in. No
-    epoch depends on how many are to come, so that more can be asked for later.
+    Unless the learning rate has a schedule, no epoch depends on how many are to come, so that more
+    can be asked for later.
+
+    Args:
+        job: the network and the trial.
+        study: its study.
+        config: the run's settings.
+        data: the samples.
+        emit: called with every event.
+        state: what to continue from; default: the first epoch.
+        keep: the network to save: of the epoch with the lowest validation loss, the last, or none.
+        class_names: those of the run's images, which are saved with the network.
     """
-    way = way or OneDevice()
-    files = UnitFiles.of(run, unit.trial, unit.model)
-    there = files.read()
-    if len(there.rows) >= config.epochs:  # by a process that was killed before it could say so
-        return
-    kept = _kept(unit, files, len(there.rows), say)
-    state = set_up(unit, study, config, data)
-    observer = Observer(state.network, files.observed)  # of the start, whatever is restored
-    state = replace(state, observer=observer)
-    way.begin(state)
-    rows: list[EpochRow] = []
-    if kept is not None:
-        rows = _restored(kept, state, files)
-        if rows != there.rows:  # see Note [Rows and checkpoint]
-            files.write(rows)
-    for epoch in range(len(rows) + 1, config.epochs + 1):
+    state = state or JobState()
+    now = set_up(job, study, config, data)
+    observer = Observer(now.network, state.observed)  # of the initial network
+    now = replace(now, observer=observer)
+    counts = dict(zip(COUNTS, count_originals(now), strict=True))
+    if state.checkpoint is not None:
+        path = Path("trials") / f"{job.trial + 1:03d}" / f"{job.model}.pt"
+        checkpoint.restore(state.checkpoint, path, now.network, now.optimizer, config.device)
+    lowest = min(map(score, state.rows)) if state.rows and state.network else math.inf
+    for epoch in range(len(state.rows) + 1, config.epochs + 1):
         started = time.perf_counter()
-        with _naming(unit):
-            loss = way.train_epoch(state, epoch, say)
-            seconds = time.perf_counter() - started
-            row: EpochRow = {"epoch": epoch, "train_loss": loss, **way.validate(state)}
-        _check_finite(unit, row)
-        rows.append(row | {"seconds": seconds, "code": code_version(config.study)})
-        if keeper is not None:
-            keeper.take(state.network, rows[-1])
-        observer.keep(epoch, data, state.validation)  # see Note [Observed before the checkpoint]
-        taken = checkpoint.take(state.network, state.optimizer, rows, config.device)
-        checkpoint.save(taken, files.checkpoint)
-        files.write(rows)
-        say(Epoch(unit, rows[-1]))
+        loss = train_epoch(now, epoch, emit)
+        seconds = time.perf_counter() - started
+        row: EpochRow = {"epoch": epoch, "train_loss": loss, **validate(now)}
+        # A score may be undefined: the AUC of a validation set of one class.
+        wrong = [n for n, value in row.items() if "loss" in n and not math.isfinite(value)]
+        if wrong:
+            raise diverged(now, f"{wrong[0]} is {row[wrong[0]]} after epoch {epoch}")
+        row |= {"seconds": seconds, **counts, "code": code_version(study)}
+        network = None
+        if keep == "last" or (keep == "best" and score(row) < lowest):
+            network = network_file(now.network, job, config, row, keep, class_names)
+            lowest = score(row)
+        saved = Saved(
+            checkpoint.take(now.network, now.optimizer, epoch, config.device),
+            network,
+            observer.collect(epoch, data, now.validation),
+        )
+        emit(Epoch(job, row, saved))
 
 
-def set_up(unit: Unit, study: Study[Any], config: RunConfig, data: Data) -> Training:
-    """The unit before its first epoch; it depends on the run's seed, the trial and the model."""
-    training, validation = data.sides(unit.trial)
-    torch.manual_seed(start_seed(config.seed, unit.trial))
-    drawn = batch_order(config.seed, unit.trial, 0, len(training))  # rows may be sorted by class
+def set_up(job: Job, study: Study[Any], config: RunConfig, data: Data) -> Training:
+    """Return the job before its first epoch; it depends on the run's seed, the trial and the model.
+
+    Its networks share the trial's split, their common initial values and the order of batches.
+    """
+    training, validation = data.sides(job.trial)
+    torch.manual_seed(start_seed(config.seed, job.trial))
+    drawn = batch_order(config.seed, job.trial, 0, len(training))  # rows may be sorted by class
     first, _ = data.batch(training[drawn[:FIRST]])
-    network = study.network(config, unit.model, first).to(config.device)
-    if study.channels_last:
+    network = study.network(config, job.model, first)
+    if not isinstance(network, nn.Module):
+        raise StudyError(
+            f"{job}: Expected an nn.Module from the study's network, got {type(network).__name__}."
+        )
+    network.to(config.device)
+    if study.sees_images:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
-    return Training(unit, study, config, data, training, validation, network, optimizer)
+    if not any(p.requires_grad for p in network.parameters()):
+        raise StudyError(f"{job}: Expected a network with parameters to train, got none.")
+    optimizer = study.optimizer(network, config)
+    return Training(job, study, config, data, training, validation, network, optimizer)
 
 
-def train_epoch(state: Training, epoch: int, say: Say = lambda event: None) -> float:
-    """One pass over the training set, in that epoch's order; returns the mean loss."""
-    config, count = state.config, len(state.training)
-    order = state.training[batch_order(config.seed, state.unit.trial, epoch, count)]
+def count_originals(now: Training) -> tuple[int, int]:
+    """Return how many images train and validate, augmented copies not counted.
+
+    A study's data with copies has ``count_originals(rows)``; without it every row is an original.
+    """
+    count = getattr(now.data, "count_originals", len)
+    return count(now.training), count(now.validation)
+
+
+def train_epoch(now: Training, epoch: int, emit: Emit = lambda event: None) -> float:
+    """Make one pass over the training set, in that epoch's order; return the mean loss."""
+    config, count = now.config, len(now.training)
+    order = now.training[batch_order(config.seed, now.job.trial, epoch, count)]
+    for group in now.optimizer.param_groups:
+        group["lr"] = learning_rate(config, epoch)
     loss = 0.0
-    state.network.train()
-    for x, y in batches(state.data, order, config):
-        loss += train_step(state, x, y) * len(x)
-        say(Step(state.unit, epoch, len(x), len(x) / count / config.epochs))
+    now.network.train()
+    for x, y in batches(now.data, order, config):
+        value = train_step(now, x, y)
+        if not math.isfinite(value):
+            raise diverged(now, f"the training loss is {value} in epoch {epoch}")
+        loss += value * len(x)
+        emit(Step(now.job, epoch, len(x), len(x) / count / config.epochs))
     return loss / count
 
 
-def train_step(state: Training, x: Tensor, y: Tensor) -> float:
-    """One batch: the loss, its gradients, an optimizer step; returns the loss without penalty."""
-    state.optimizer.zero_grad()
-    value = state.study.loss(output_of(state.network, x, state.config), y)
-    penalty = state.study.penalty(state.network)
-    (value if penalty is None else value + penalty).backward()
-    state.optimizer.step()
-    return value.item()
+def learning_rate(config: RunConfig, epoch: int) -> float:
+    """Return the learning rate of an epoch, counted from 1."""
+    if config.schedule == "constant":
+        return config.learning_rate
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / config.epochs))
 
 
-def validate(state: Training) -> dict[str, float]:
-    """The study's metrics on the validation set."""
-    state.network.eval()
-    metrics, observer = state.study.metrics(), state.observer
+def train_step(now: Training, x: Tensor, y: Tensor) -> float:
+    """Train on one batch; return the loss without penalty, and stop before a step if it is NaN."""
+    now.optimizer.zero_grad()
+    output = output_of(now.network, x, now.config)
+    value = _measured(now, now.study.loss, output, y)
+    if math.isfinite(loss := value.item()):
+        penalty = now.study.penalty(now.network)
+        (value if penalty is None else value + penalty).backward()
+        now.optimizer.step()
+    return loss
+
+
+def validate(now: Training) -> dict[str, float]:
+    """Return the study's metrics on the validation set."""
+    now.network.eval()
+    metrics, observer = now.study.metrics(), now.observer
     with torch.inference_mode(), nullcontext() if observer is None else observer.looking():
-        for x, y in batches(state.data, state.validation, state.config):
-            output = output_of(state.network, x, state.config)
-            metrics.update(output, y)
+        for x, y in batches(now.data, now.validation, now.config):
+            output = output_of(now.network, x, now.config)
+            _measured(now, metrics.update, output, y)
             if observer is not None:
                 observer.update(output, y)
     return metrics.compute()
 
 
+def output_of(network: nn.Module, x: Tensor, config: RunConfig) -> Tensor:
+    """Return the network's output; with bf16-mixed computed in bfloat16 where that is safe.
+
+    Parameters, their gradients, the optimizer and the output stay in float32.
+    """
+    mixed = config.precision == "bf16-mixed"
+    with torch.autocast(x.device.type, torch.bfloat16) if mixed else nullcontext():
+        output = network(x)
+    if not isinstance(output, Tensor):
+        raise StudyError(f"Expected a tensor from the network, got {type(output).__name__}.")
+    return output.float() if mixed else output
+
+
 def batches(data: Data, rows: Rows, config: RunConfig) -> Iterator[tuple[Tensor, Tensor]]:
-    """The samples of these rows, batch by batch, on the device; the last batch may be smaller."""
+    """Yield the samples of these rows in batches, on the device; the last may be smaller."""
     for chosen in np.split(rows, range(config.batch, len(rows), config.batch)):
         x, y = data.batch(chosen)
         yield x.to(config.device), y.to(config.device)
 
 
-def _kept(unit: Unit, files: UnitFiles, epochs: int, say: Say) -> Checkpoint | None:
-    """The unit's checkpoint; where it is lost, the unit is trained again, with a notice."""
-    try:
-        kept = checkpoint.load(files.checkpoint)
-    except DamagedError as error:
-        say(Notice(unit, f"{error} and removed; trained anew from epoch 1."))
-        files.checkpoint.unlink(missing_ok=True)
-        return None
-    if kept is None and epochs:
-        say(Notice(unit, f"{files.checkpoint} is gone; trained anew from epoch 1."))
-    return kept
+def network_file(
+    network: nn.Module,
+    job: Job,
+    config: RunConfig,
+    row: EpochRow,
+    keep: Keep,
+    class_names: Sequence[str],
+) -> bytes:
+    """Return the network as a file, with its settings and results in the header."""
+    about = About(
+        config=config.as_settings(),
+        model=job.model,
+        trial=job.trial + 1,
+        epoch=row["epoch"],
+        metrics={k: v for k, v in row.items() if k not in ("epoch", *NOT_METRICS)},
+        class_names=tuple(class_names),
+        code=str(row["code"]),
+        keep=keep,
+    )
+    return encode_network(about, network.state_dict())
 
 
-def _restored(kept: Checkpoint, state: Training, files: UnitFiles) -> list[EpochRow]:
+def diverged(now: Training, what: str) -> StudyError:
+    """Return an error that names the first parameter that is not finite."""
+    wrong = (n for n, p in now.network.named_parameters() if not bool(p.isfinite().all()))
+    name = next(wrong, None)
+    where = "all parameters are finite" if name is None else f"{name} is not finite"
+    return StudyError(
+        f"{now.job}: {what}: training has diverged; {where}. A smaller `learning_rate` may help."
+    )
+
+
+def _measured(now: Training, measure: Callable[..., T], output: Tensor, y: Tensor) -> T:
+    """Call a loss or a metric; an output that it does not take is reported with its shape."""
     try:
-        return checkpoint.restore(kept, state.network, state.optimizer, state.config.device)
-    except (RuntimeError, ValueError, KeyError) as error:  # of another version of the network
-        first = str(error).splitlines()[0]
+        return measure(output, y)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise StudyError(
-            f"{files.checkpoint} is not of this network ({first}). Remove it, and the same command "
-            "trains the network anew."
+            f"{now.job}: The network's output of shape {tuple(output.shape)} does not fit targets "
+            f"of shape {tuple(y.shape)}: {first}"
         ) from error
-
-
-@contextmanager
-def _naming(unit: Unit) -> Iterator[None]:
-    """A projection notices by itself that training has diverged; the unit's name is added here."""
-    try:
-        yield
-    except DivergedError as error:
-        raise StudyError(f"{unit}: {error} A smaller learning_rate may help.") from error
-
-
-def _check_finite(unit: Unit, row: EpochRow) -> None:
-    wrong = [name for name, value in row.items() if not math.isfinite(value)]
-    if wrong:
-        raise StudyError(
-            f"{unit}: {wrong[0]} is {row[wrong[0]]} after epoch {row['epoch']}: training has "
-            "diverged. A smaller learning_rate may help."
-        )

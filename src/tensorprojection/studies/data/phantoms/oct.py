@@ -25,7 +25,7 @@ def make(n: int, seed: int = 0, size: int = 96) -> ImageSet:
 
 @dataclass
 class _Retina:
-    """Where things are in each column: arrays ``(BLOCK, size)`` of rows counted downwards."""
+    """The layers' places in each column: arrays ``(BLOCK, size)`` of rows counted downwards."""
 
     x: Array  # −1 … 1 across the image
     membrane: Array  # Bruch's membrane, on which all rests
@@ -116,7 +116,7 @@ def _membrane(draws: Draws, retina: _Retina, here: NDArray[np.bool_]) -> tuple[A
 
 
 def _swelling(draws: Draws, retina: _Retina, here: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Where a DME's cysts gather, and how much thicker the retina is there."""
+    """The place where a DME's cysts gather, and how much thicker the retina is there."""
     centre = _near_fovea(draws, retina, 0.45, 1)
     height = draws.chance(0.85, 1) * draws.uniform(2, 11, 1) * here[:, None]
     return centre, height * bell((retina.x - centre) / draws.uniform(0.12, 0.4, 1))

@@ -1,4 +1,4 @@
-"""What the phantoms share: seeded draws in blocks, noise, blur and soft edges."""
+"""Parts that the phantoms share: seeded draws in blocks, noise, blur and soft edges."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""The paper's mathematics: W to U, the multilinear map, and their derivatives of every order."""

@@ -1,0 +1,117 @@
+"""The process of the command ``tpl``: signals that end it, and characters that it cannot print."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TextIO
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last: its terminal was closed
+PLAIN = str.maketrans("×–—−·µ│─━", "x---.u|--") | str.maketrans(
+    {"…": "...", "≥": ">=", "≤": "<=", "→": "->"}
+)
+
+
+class Stopped(KeyboardInterrupt):  # not an Exception: nothing but the command handles it
+    """A signal asks the command to end.
+
+    >>> Stopped(2).code
+    130
+    """
+
+    def __init__(self, number: int) -> None:
+        self.code = 128 + number  # as a shell reports a process that a signal has ended
+
+
+def exit_while_starting() -> None:
+    """Exit at Ctrl-C, without a traceback, until :func:`raising_once` is entered.
+
+    Importing torch takes seconds, and nothing has started yet.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"tpl: stopped.\n")
+    os._exit(128 + number)
+
+
+@contextmanager
+def raising_once() -> Iterator[None]:
+    """Raise :class:`Stopped` at the first signal, and ignore those after it.
+
+    So the code that ends the workers and restores the cursor is not interrupted. A signal that was
+    ignored before, as under ``nohup``, stays ignored.
+    """
+    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
+    stopped = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    if before.get(signal.SIGINT) is _exit:
+        before[signal.SIGINT] = signal.default_int_handler
+    try:
+        yield
+    finally:
+        if not stopped:  # otherwise the rest of this process is not to be interrupted either
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end].translate(PLAIN)
+    return "".join(c if c.isascii() else "?" for c in lacking), error.end
+
+
+codecs.register_error("tensorprojection.plain", _plain)
+
+
+class OutputError(Exception):
+    """The standard output cannot be written. Not an ``OSError``: no file of a run is at fault."""
+
+
+class _Output(io.TextIOWrapper):
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(error.strerror) from None
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(error.strerror) from None
+
+
+def guarded(stream: TextIO) -> TextIO:
+    """Return the stream with :class:`OutputError` in place of ``OSError``, as for a full disk."""
+    if type(stream) is not io.TextIOWrapper:  # a test's
+        return stream
+    settings = stream.encoding, stream.errors, None, stream.line_buffering
+    return _Output(stream.detach(), *settings)
+
+
+def make_safe(stream: TextIO) -> None:
+    """Print plain characters in place of those that the stream's encoding lacks."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="tensorprojection.plain")

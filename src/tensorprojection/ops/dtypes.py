@@ -1,0 +1,74 @@
+"""Types: a tensor's own, and autocast's."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from ..errors import ProjectionTypeError
+from ..shapes import Shape, check_shape, not_floating
+
+# Devices that cannot hold float64, not even to copy from or to: Apple's.
+WITHOUT_FLOAT64 = {"mps"}
+
+
+def has_float64(x: Tensor) -> bool:
+    """Return True if x's device has float64."""
+    return x.device.type not in WITHOUT_FLOAT64
+
+
+def in_float64(x: Tensor) -> Tensor:
+    """x in float64: on its own device, or on the host if the device has none."""
+    return x.double() if has_float64(x) else x.cpu().double()
+
+
+def back_like(x: Tensor, like: Tensor) -> Tensor:
+    """x, from `in_float64`, in the type and on the device of ``like``."""
+    return x.to(like.dtype).to(like.device)
+
+
+def check_tensor(x: Tensor, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise ProjectionTypeError(f"Expected {name} to be a torch.Tensor, got {type(x).__name__}.")
+
+
+def check_floating(x: Tensor, name: str) -> None:
+    check_tensor(x, name)
+    if not x.is_floating_point():
+        raise not_floating(name, x.dtype)
+    if x.layout is not torch.strided:
+        raise ProjectionTypeError(
+            f"Expected {name} to be a dense tensor (torch.strided), got layout {x.layout}."
+        )
+
+
+def check_input(x: Tensor, in_shape: Shape) -> None:
+    """x must be real, floating-point and end in in_shape."""
+    check_floating(x, "the input")
+    check_shape(tuple(x.shape), in_shape)
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[None]:
+    """Autocast off; nothing at all where it is off already, so that a trace shows nothing."""
+    if autocasts(x):
+        return torch.autocast(x.device.type, enabled=False)
+    return nullcontext()
+
+
+def map_dtype(x: Tensor) -> torch.dtype:
+    """The type in which x is projected: its own, or autocast's (which leaves float64 alone)."""
+    if x.dtype != torch.float64 and autocasts(x):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def autocasts(x: Tensor) -> bool:
+    """Whether autocast is on for x's device."""
+    device = x.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype else x.to(dtype)

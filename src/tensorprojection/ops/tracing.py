@@ -1,0 +1,140 @@
+"""Ask once how an operation may run, and keep torch's private names in one place.
+
+Note [Three strategies]
+    QUICK is for eager mode, torch.compile, fake tensors and dispatch modes: classic
+    autograd.Functions around custom ops, which the dispatcher knows how to trace.
+    TRANSFORM is for torch.func and forward mode: the same Functions in the form that has rules for
+    vmap and jvp, which costs about 90 µs more per call.
+    PLAIN is for whoever has to look into every operation: torch.export and torch.jit.trace, whose
+    graphs have to run without this package; torch.func inside torch.compile, where Dynamo refuses
+    a Function with a jvp; nested forward mode, which calls a Function's jvp once and drops the rest
+    without an error (pytorch/pytorch#197867); and the old vmap behind ``vectorize=True``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import Enum, auto
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Buffer, Parameter
+
+from ..errors import ProjectionError
+
+_functorch = torch._C._functorch
+_PLAIN_TYPES = (Tensor, Parameter, Buffer)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Strategy(Enum):
+    """See Note [Three strategies]."""
+
+    QUICK = auto()
+    TRANSFORM = auto()
+    PLAIN = auto()
+
+
+def constant_to_dynamo(function: F) -> F:
+    """Do what torch.compiler.assume_constant_result does, without importing the compiler."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def strategy(*tensors: Tensor | None) -> Strategy:
+    """Return how an operation on these tensors may run."""
+    if torch.compiler.is_compiling():
+        return Strategy.PLAIN if _compiler_needs_plain() else Strategy.QUICK
+    if torch.jit.is_tracing():
+        return Strategy.PLAIN
+    for x in tensors:
+        if x is not None and _functorch.is_legacy_batchedtensor(x):
+            return Strategy.PLAIN
+    levels = _functorch.get_interpreter_stack()
+    if levels:
+        forward = [level for level in levels if level.key() == _functorch.TransformType.Jvp]
+        return Strategy.PLAIN if len(forward) > 1 else Strategy.TRANSFORM
+    return Strategy.TRANSFORM if forward_ad._current_level >= 0 else Strategy.QUICK
+
+
+@constant_to_dynamo
+def _compiler_needs_plain() -> bool:
+    # Not a Strategy: Dynamo does not see that a constant is the same object as an Enum's member.
+    if forward_ad._current_level >= 0:
+        # Dynamo drops a Function's rule for forward mode without an error
+        # (pytorch/pytorch#192985), and has crashed the process on ordinary operations.
+        raise ProjectionError(
+            "torch.func.jvp inside torch.compile is not supported: call jvp outside of the "
+            "compiled function."
+        )
+    return is_exporting() or bool(_functorch.get_interpreter_stack())
+
+
+def is_exporting() -> bool:
+    """Return True inside torch.export.
+
+    Inside Dynamo, torch.compiler.is_exporting() is True under torch.compile as well in torch 2.8
+    and 2.9. The variable behind it is right.
+    """
+    return torch.compiler._is_exporting_flag
+
+
+def is_cacheable(x: Tensor) -> bool:
+    """Return True for a CPU tensor with values outside of tracers, transforms and dispatch modes.
+
+    Selective checkpointing is such a mode: it expects the same operations when it runs a layer
+    again, cached or not.
+    """
+    return (
+        type(x) in _PLAIN_TYPES
+        and x.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch._C._len_torch_dispatch_stack()
+        and not _functorch.get_interpreter_stack()
+    )
+
+
+def parameter_behind(W: Tensor) -> Tensor | None:
+    """Return the parameter that an exporter's fake tensor W stands for.
+
+    None if W was computed, or written to since the trace began, or is not a parameter.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if not isinstance(W, FakeTensor) or W._version:
+        return None
+    converter = W.fake_mode.fake_tensor_converter.meta_converter
+    for real, number in converter.describer.lookup_tensor.items():
+        if converter.tensor_memo.get(number) is W:
+            return real if isinstance(real, Parameter) else None
+    return None
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Compute with real tensors inside of a tracer."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    context: AbstractContextManager[Any] = _disable_current_modes()
+    return context
+
+
+def outside_jit_trace() -> AbstractContextManager[None]:
+    """Keep the operations inside out of a torch.jit.trace: their results are constants of it."""
+    tracing = not torch.compiler.is_compiling() and torch.jit.is_tracing()
+    return _paused_jit_trace() if tracing else nullcontext()
+
+
+@contextmanager
+def _paused_jit_trace() -> Iterator[None]:
+    tracer: Any = torch._C
+    state = tracer._get_tracing_state()
+    tracer._set_tracing_state(None)
+    try:
+        with torch.no_grad():  # a constant cannot require a gradient
+            yield
+    finally:
+        tracer._set_tracing_state(state)

@@ -1,0 +1,204 @@
+"""The parts that all executors share: their arguments, retries, and the training of a job.
+
+An executor is a function ``run_jobs(jobs, count, task)`` that trains the jobs, up to ``count`` of
+them at once, and yields events as they happen. Every job ends with :class:`Done` or
+:class:`Failed`. Closing the generator stops the training; what was saved stays.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from tensorprojection.errors import ProjectionError
+
+from ..code_version import code_version
+from ..config import RunConfig
+from ..data.stored import open_stored
+from ..errors import StudyError
+from ..inputs import Data, RunInputs
+from ..network_file import Keep
+from ..registry import config_of, import_study
+from ..results import JobFiles
+from ..study import Study
+from ..trial.checkpoint import JobState, resume
+from ..trial.job import Done, Emit, Epoch, Event, Failed, Job, Notice, Restarted, Step
+from ..trial.train import train
+
+# A job that ends its process this often without finishing an epoch is given up.
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """The data that all jobs of a run share; it can be pickled."""
+
+    study: Study[Any]
+    config: RunConfig
+    inputs: RunInputs
+    run: Path
+    code: str
+    keep: Keep = "none"
+
+    def files(self, job: Job) -> JobFiles:
+        """Return the paths of the job's files."""
+        return JobFiles.of(self.run, job.trial, job.model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its settings, as the classes of study and settings may be in a user's file.
+        return _task, (self.config.as_settings(), self.inputs, self.run, self.code, self.keep)
+
+
+def _task(settings: dict[str, Any], *others: Any) -> Task:
+    study = import_study(settings["study"])  # the process that sent this has run the same code
+    return Task(study, config_of(settings), *others)
+
+
+class Executor(Protocol):
+    """Trains jobs, and yields what happens."""
+
+    def __call__(self, jobs: Sequence[Job], count: int, task: Task, /) -> Iterator[Event]: ...
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A job's process has ended before the job did; with ``fatal`` so would any other."""
+
+    job: Job
+    how: str
+    fatal: bool = False
+
+
+class Pool(Protocol):
+    """Processes that train, here or elsewhere."""
+
+    def submit(self, job: Job) -> None:
+        """Begin to train the job, in an idle process or a new one."""
+
+    def receive(self) -> Sequence[Event | Lost]:
+        """Wait for events, and return them."""
+
+    def close(self) -> None:
+        """End all processes."""
+
+
+def run_pool(pool: Pool, jobs: Sequence[Job], count: int) -> Iterator[Event]:
+    """Train the jobs in the pool; a job whose process is killed is given to another."""
+    waiting, active, deaths = deque(jobs), set[Job](), Counter[Job]()
+    try:
+        while waiting or active:
+            while waiting and len(active) < count:
+                job = waiting.popleft()
+                active.add(job)
+                pool.submit(job)
+            for event in pool.receive():
+                job = event.job
+                if isinstance(event, Epoch):
+                    deaths.pop(job, None)
+                elif isinstance(event, Done | Failed | Lost):
+                    active.discard(job)
+                if isinstance(event, Lost):
+                    deaths[job] += 1
+                    if event.fatal or deaths[job] >= ATTEMPTS:
+                        event = _given_up(event)
+                    else:
+                        waiting.appendleft(job)
+                        event = Restarted(job, event.how)
+                yield event
+    finally:
+        pool.close()
+
+
+def _given_up(lost: Lost) -> Failed:
+    if lost.fatal:
+        return Failed(lost.job, f"{lost.how}. The same command continues from here.", stop=True)
+    return Failed(
+        lost.job,
+        f"its process ended {ATTEMPTS} times with {lost.how}. If that is for lack of memory, run "
+        "again with fewer `jobs` or a smaller `batch`: what was computed is saved.",
+    )
+
+
+class JobTrainer:
+    """Trains one job after the other, each to its end or to its error, in the process it is in.
+
+    Args:
+        task: what all jobs share.
+        before_save: called before anything is written.
+    """
+
+    def __init__(self, task: Task, before_save: Callable[[], None] = lambda: None) -> None:
+        torch.set_num_threads(task.config.threads)
+        self.task, self.before_save = task, before_save
+        self.data: Data | None = None
+
+    def __call__(self, job: Job, emit: Emit) -> Done | Failed:
+        """Train the job from its files on, and save every epoch there."""
+        files = self.task.files(job)
+
+        def save(event: Step | Epoch | Notice) -> None:
+            if isinstance(event, Epoch) and event.saved is not None:
+                self.before_save()
+                files.save(event.row, event.saved)
+                event = replace(event, saved=None)
+            emit(event)
+
+        self.before_save()
+        try:
+            state, notices = resume(job, files)
+        except OSError as error:
+            return self._unwritable(job, error)
+        for notice in notices:
+            emit(notice)
+        return self.train(job, state, save)
+
+    def train(self, job: Job, state: JobState, emit: Emit) -> Done | Failed:
+        """Train the job from this state on; ``emit`` is called with its events."""
+        task = self.task
+        now = code_version(task.study)
+        if now != task.code:  # a process that starts later must not bring newer code into the run
+            why = (
+                f"the code was changed while the run went on: it was {task.code}, now {now}. Run "
+                "again with the code as it was, or with `mix_versions`."
+            )
+            return Failed(job, why, stop=True)
+        try:
+            self.data = self.data or task.study.open(task.config, task.inputs)
+            names = self._class_names()
+            train(job, task.study, task.config, self.data, emit, state, task.keep, names)
+        except (StudyError, ProjectionError) as error:
+            return Failed(job, str(error))
+        except OSError as error:
+            return self._unwritable(job, error)
+        except SystemExit as error:
+            return Failed(job, f"the study's code has called sys.exit({error.code!r}).")
+        except Exception as error:
+            return Failed(job, _too_little_memory(error) or traceback.format_exc())
+        return Done(job)
+
+    def _unwritable(self, job: Job, error: OSError) -> Failed:
+        where = error.filename or self.task.run
+        return Failed(job, f"could not read or write {where}: {error.strerror}.", stop=True)
+
+    def _class_names(self) -> tuple[str, ...]:
+        """Return those of the images that are trained on; a file of them may have its own."""
+        if "images" not in self.task.inputs.folders:
+            return self.task.study.images.class_names
+        return open_stored(self.task.inputs.folders["images"]).class_names
+
+
+def _too_little_memory(error: Exception) -> str | None:
+    """Return what to do about it, if that is what the error says."""
+    lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
+        return None
+    return (
+        "it needs more memory than there is. Run again with a smaller `batch` or `size`, or "
+        "fewer `jobs`: what was computed is saved."
+    )

@@ -1,0 +1,268 @@
+"""Any folder of images: a subfolder per class, or images with masks, by the paper's networks.
+
+Classes are told apart by the CNN of section 3.1 or, with a backbone, by the heads of section 3.2 on
+a frozen network's features; masks are drawn by the U-Net of section 3.3.
+
+The classes come from the data, so the study is made for it. Its reference holds the classes and
+the images' mode, such as ``images?mode=L&class=cat&class=dog``: with it, a run's configuration is
+enough for another process, a report or a prediction to make the same study again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qs, quote
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from .config import Absent, Place, RunConfig, absent_word, absolute, read_toml
+from .data.decode import UnreadableError, open_image, read
+from .data.folders import class_folders, find
+from .data.images import ImageKind, ImageSet, Mode
+from .data.npz import open_npz
+from .data.sources import PHANTOMS, path_kind
+from .data.stored import open_stored
+from .errors import StudyError
+from .inputs import Progress, Rows, RunInputs
+from .networks.backbones import BACKBONES, features_folder, find_weights, open_features, sha256
+from .networks.backbones import backbone as frozen_network
+from .networks.chest_head import HEADS as CHEST_HEADS
+from .networks.chest_head import chest_head
+from .networks.layer_rows import ModelTable, layer_rows
+from .networks.oct_cnn import HEADS, oct_cnn, projection_head
+from .networks.unet import FORMS, unet
+from .study import Study
+from .trial.sides import sides_of
+
+NAME = "images"
+LOOKED_AT = 64  # images that tell gray from colour
+# Block initialization: average pooling at the start, which overfits least on a few thousand images.
+CLASSIFIERS = {
+    "base": HEADS["base"],
+    "avg": HEADS["avg"],
+    "tpl": projection_head("TensorProjection", init="block"),
+    "tpl-small": projection_head("TensorProjection, fewer channels", channels=20, init="block"),
+}
+# The U-Net's forms, with smooth initializations.
+SEGMENTERS = {"base": "base", "tpl": "tpl-blur", "tpl-small": "tpl-aggressive"}
+# Heads on a backbone's features: the reduction of the channels, and to how many.
+HEADS_ON_FEATURES = {"base": ("base", 64), "tpl": ("tpl", 64), "tpl-small": ("tpl", 16)}
+
+USUAL: dict[str, Any] = {
+    "size": 96,
+    "batch": 32,
+    "epochs": 10,
+    "trials": 6,  # fewer decide nothing
+    "learning_rate": 1e-3,
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": USUAL,
+    "paper": USUAL | {"epochs": 20, "trials": 30},
+    "smoke": USUAL | {"size": 32, "batch": 16, "epochs": 2, "trials": 2},
+}
+
+
+class ImagesConfig(RunConfig):
+    """The settings of a run of this study."""
+
+    masks: Annotated[str | None, Place()] = Field(
+        None, description="Folder of masks with the images' names: outlines instead of classes."
+    )
+    backbone: str | None = Field(
+        None, description=f"Frozen network whose features are classified: {', '.join(BACKBONES)}."
+    )
+    weights: Annotated[str | None, Absent("default"), Place()] = Field(
+        None, description="File with the backbone's weights."
+    )
+
+
+@dataclass(frozen=True)
+class ImagesStudy(Study[ImagesConfig]):
+    """Classes or masks of a user's own images."""
+
+    backbone: str | None = None
+
+    @property
+    def reference(self) -> str:
+        kind = self.images
+        if not kind.class_names:
+            return NAME
+        names = "".join(f"&class={quote(n, safe='').replace('.', '%2E')}" for n in kind.class_names)
+        backbone = f"&backbone={self.backbone}" if self.backbone else ""
+        return f"{NAME}?mode={kind.mode}{'&masks' if kind.masks else names}{backbone}"
+
+    def for_data(self, settings: Mapping[str, Any], file: Path | None) -> Study[Any]:
+        given = {} if file is None else read_toml(file)
+        given = {n: absolute(ImagesConfig, n, v, file.parent) for n, v in given.items() if file}
+        given |= settings
+        for name in ("masks", "backbone"):
+            if given.get(name) == absent_word(ImagesConfig, name):
+                given[name] = None
+        data, masks, backbone = given.get("data"), given.get("masks"), given.get("backbone")
+        if not isinstance(data, str) or data == PHANTOMS:
+            raise StudyError("Expected a folder of images or an .npz file as `data`, got none.")
+        kind = kind_of(Path(data), None if masks is None else Path(masks))
+        if backbone is not None and kind.masks:
+            raise StudyError("A backbone classifies images. For masks, leave `backbone` out.")
+        if backbone not in (None, *BACKBONES):
+            raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {backbone!r}.")
+        return images_study(kind, backbone)
+
+    def prepare(self, config: ImagesConfig, jobs: int, progress: Progress) -> RunInputs:
+        step = 32 if self.images.masks or self.backbone else 16
+        if config.size % step:
+            raise StudyError(f"Expected a size divisible by {step}, got {config.size}.")
+        return super().prepare(config, jobs, progress)
+
+
+def kind_of(data: Path, masks: Path | None = None) -> ImageKind:
+    """Return what the images of a folder or an .npz file are: their classes or masks, their mode.
+
+    Args:
+        data: a folder with a subfolder per class, alone or in train, val and test; a folder with
+            the subfolders images and masks; a folder of images, if there are ``masks``; or a file.
+        masks: a folder of masks that have the names of their images.
+    """
+    if path_kind(data) == "npz":
+        with open_npz(data) as file:
+            names = file["class_names"].tolist() if "class_names" in file.files else []
+            colour = "images" in file.files and file["images"].ndim == 4
+            segmented = "masks" in file.files
+        return _kind(tuple(map(str, names)), "RGB" if colour else "L", segmented)
+    names = () if masks is not None else class_folders(data)
+    if masks is not None or {name.lower() for name in names} == {"images", "masks"}:
+        return _kind((), "RGB", True)
+    if len(names) < 2:
+        raise StudyError(
+            f"Expected in {data} a folder for each of two or more classes, alone or in train, val "
+            f"and test, got {', '.join(names) or 'none with images'}."
+        )
+    return _kind(names, _mode(_kind(names, "RGB", False), data), False)
+
+
+def _kind(class_names: tuple[str, ...], mode: Mode, masks: bool) -> ImageKind:
+    if masks:
+        return ImageKind(NAME, ("background", "object"), "RGB", masks=True)
+    return ImageKind(NAME, class_names, mode)
+
+
+def _mode(kind: ImageKind, folder: Path) -> Mode:
+    """Return "L" if the images are gray, whatever their files' format says."""
+    items = find(kind, folder).items
+    for item in islice(items, 0, None, max(1, len(items) // LOOKED_AT)):
+        try:
+            pixels = np.asarray(open_image(read(item.image)).convert("RGB"))
+        except (UnreadableError, OSError, ValueError):  # the run itself names the file
+            continue
+        if (pixels != pixels[..., :1]).any():
+            return "RGB"
+    return "L"
+
+
+@dataclass(frozen=True)
+class FeatureData:
+    """A frozen network's features of the images, and their classes."""
+
+    config: ImagesConfig
+    images: ImageSet
+    features: NDArray[np.float32]
+
+    def sides(self, trial: int) -> tuple[Rows, Rows]:
+        return sides_of(self.config, self.images, trial)
+
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        assert self.images.labels is not None
+        features, labels = self.features[rows], self.images.labels[rows]
+        return torch.from_numpy(features), torch.from_numpy(labels)
+
+
+class FeaturesStudy(ImagesStudy):
+    """Classes of a user's own images, from the cached features of a frozen network."""
+
+    sees_images = False
+
+    def prepare(self, config: ImagesConfig, jobs: int, progress: Progress) -> RunInputs:
+        inputs = super().prepare(config, jobs, progress)
+        folder, weights = inputs.folders["images"], _weights(config)
+        assert self.backbone is not None
+        features = features_folder(
+            open_stored(folder),
+            folder,
+            self.backbone,
+            weights,
+            workers=jobs,
+            progress=partial(progress, "features"),
+        )
+        folders = {**inputs.folders, "features of images": features}
+        digest = sha256(find_weights(self.backbone, weights))
+        return replace(inputs, folders=folders, weights=digest)
+
+    def open(self, config: ImagesConfig, inputs: RunInputs) -> FeatureData:
+        features = open_features(inputs.folders["features of images"])
+        return FeatureData(config, open_stored(inputs.folders["images"]), features)
+
+    def preprocess(self, config: ImagesConfig) -> nn.Module:
+        assert self.backbone is not None
+        return frozen_network(self.backbone, _weights(config))
+
+    def tables(self, config: ImagesConfig) -> Iterator[ModelTable]:
+        assert self.backbone is not None
+        channels, side = BACKBONES[self.backbone].channels, config.size // 32
+        for model, title in self.models.items():
+            made = self.network(config, model, torch.empty(0))
+            rows = layer_rows(made, (channels, side, side), "softmax")
+            yield ModelTable(
+                NAME, model, f"{self.title}, {config.size} × {config.size}: {title}", rows
+            )
+
+
+def _weights(config: ImagesConfig) -> Path | None:
+    return None if config.weights is None else Path(config.weights)
+
+
+def images_study(kind: ImageKind, backbone: str | None = None) -> ImagesStudy:
+    """Return the study of such images."""
+    if backbone is not None:
+        titles = {n: CHEST_HEADS[form].title for n, (form, _) in HEADS_ON_FEATURES.items()}
+        titles["tpl-small"] += ", fewer channels"
+    elif kind.masks:
+        titles = {name: FORMS[form].title for name, form in SEGMENTERS.items()}
+    else:
+        titles = {name: head.title for name, head in CLASSIFIERS.items()}
+    presets = {n: {**preset, "models": tuple(titles)} for n, preset in PRESETS.items()}
+    channels = 3 if kind.mode == "RGB" else 1
+
+    def network(config: ImagesConfig, model: str, first: Tensor) -> nn.Module:
+        if backbone is not None:
+            form, reduced = HEADS_ON_FEATURES[model]
+            wide, side = BACKBONES[backbone].channels, config.size // 32
+            return chest_head(form, wide, side, len(kind.class_names), reduced)
+        if kind.masks:
+            return unet(SEGMENTERS[model], size=config.size)
+        return oct_cnn(CLASSIFIERS[model], len(kind.class_names), channels, config.size)
+
+    made = ImagesStudy if backbone is None else FeaturesStudy
+    return made(NAME, "Images", kind, titles, network, presets, ImagesConfig, backbone=backbone)
+
+
+def from_reference(reference: str) -> ImagesStudy | None:
+    """Return the study of a reference; None if it is another study's."""
+    name, _, query = reference.partition("?")
+    if name != NAME:
+        return None
+    found = parse_qs(query, keep_blank_values=True)
+    mode: Mode = "RGB" if found.get("mode") == ["RGB"] else "L"
+    kind = _kind(tuple(found.get("class", ())), mode, "masks" in found)
+    (backbone,) = found.get("backbone", [None])[:1]
+    if backbone not in (None, *BACKBONES):
+        raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {backbone!r}.")
+    return images_study(kind, backbone)

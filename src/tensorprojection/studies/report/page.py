@@ -1,0 +1,295 @@
+"""``report.html``: a run, or several of one study, as one page that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ..errors import StudyError
+from ..files import write_whole
+from ..networks.layer_rows import ModelTable, tables_for
+from ..observed import CHOSEN
+from . import charts
+from .charts import heat_map, outlined, photo
+from .projections import ends
+from .run import Run
+from .statistics import BASE, finite
+from .tables import cells, compares, count, header, notes, number, of_metric, verdict
+from .verdicts import RULE, WORDS, verdicts
+
+PAGE = "report.html"
+MOST_ON = 5  # networks whose curves are shown at first
+
+Part = dict[str, Any]
+
+
+def write(runs: Sequence[Run], out: Path) -> Path:
+    """Write the page of these runs into a folder; returns the file."""
+    content, path = as_html(runs), out / PAGE
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content.encode())
+    except OSError as error:
+        raise StudyError(f"Could not write {path}: {error.strerror or error}.") from None
+    return path
+
+
+def as_html(runs: Sequence[Run]) -> str:
+    """Return the page. All texts from data are escaped: they are shown, and never run."""
+    short = [run.folder.resolve().name for run in runs]
+    names = short if len(set(short)) == len(short) else [str(run.folder) for run in runs]
+    views = [_view(run, f"run{k}", names[k - 1]) for k, run in enumerate(runs, start=1)]
+    specs = {
+        f"{view['key']}-{kind}-{k}": spec
+        for view in views
+        for kind, found in view["charts"].items()
+        for k, spec in enumerate(found)
+    }
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    return environment.get_template("page.html.jinja").render(
+        title=runs[0].title if len(runs) == 1 else f"{len(runs)} runs side by side",
+        runs=views,
+        together=_together(runs, names) if len(runs) > 1 else None,
+        rule=RULE,
+        data={"specs": specs, "config": charts.template("config")},
+        vega=charts.script(),
+        style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
+    )
+
+
+def _view(run: Run, key: str, name: str) -> Part:
+    """Return the parts of one run in plain values. ``key`` is the run's in the page."""
+    validation = [metric.name for metric in run.metrics[1:]] or [run.metrics[0].name]
+    judged = verdicts(run)
+    tested = [one for one in judged if one.tested]
+    words = [f"{n} {word}" for word in WORDS if (n := sum(v.word == word for v in tested))]
+    return {
+        "key": key,
+        "name": name,
+        "title": run.title,
+        "held_out": run.held_out is not None,
+        "headline": _headline(run, validation[0]),
+        "models": [
+            {"label": label, "colour": colour, "dash": dash, "on": k < MOST_ON}
+            for k, (label, (colour, dash, _)) in enumerate(
+                zip(charts.labels(run).values(), charts.looks(run).values(), strict=True)
+            )
+        ],
+        "header": [*header(run), *(["verdict"] if compares(run) else [])],
+        "scores": [_scores(run, metric.name) for metric in (*run.metrics[1:], run.metrics[0])],
+        "notes": notes(run),
+        "charts": {} if run.held_out is not None else _charts(run, validation),
+        "segments": any(t.get("dice") is not None for own in run.observed.values() for t in own)
+        or (run.study is not None and run.study.images.masks),
+        "confusions": _confusions(run),
+        "gallery": _gallery(run),
+        "matrices": _matrices(run),
+        "seconds": _seconds(run),
+        "samples": _samples(run),
+        "networks": _networks(run),
+        "facts": _facts(run),
+        "settings": [(n, plain(v)) for n, v in sorted(run.settings.items())],
+        "saved": run.networks,
+        "claims": tested,
+        "untested": [one for one in judged if not one.tested],
+        "counted": ", ".join(words),
+    }
+
+
+def _charts(run: Run, validation: Sequence[str]) -> dict[str, list[charts.Spec]]:
+    return {
+        "curves": [charts.curves(run, metric) for metric in validation],
+        "forest": [charts.forest(run, metric) for metric in validation] if compares(run) else [],
+        "observed": charts.observations(run),
+        "training": [charts.curves(run, run.metrics[0].name)] if len(run.metrics) > 1 else [],
+    }
+
+
+def _headline(run: Run, metric: str) -> str:
+    """Return one sentence about how the networks compare with the base."""
+    if not compares(run):
+        return "There is no base to compare with."
+    words = [verdict(run, row) for row in of_metric(run, metric) if row.model != BASE]
+    each = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    when = "" if run.held_out is not None else f" at epoch {run.comparisons[0].last_epoch}"
+    beside = f"of {count(len(words), 'network')} beside {run.model_title(BASE)}"
+    return f"By the {run.metric_title(metric)}{when}, {beside}: {each}."
+
+
+def _scores(run: Run, metric: str) -> Part:
+    """Return the table of a metric, the best network first."""
+    rows = of_metric(run, metric)
+    if (higher := run.metric(metric).higher_is_better) is not None:
+        # NaN sorts last whichever way is better.
+        rows.sort(key=lambda row: (np.isnan(row.last[1]), row.last[1] * (-1 if higher else 1)))
+    lines = [cells(run, row) for row in rows]
+    if compares(run):
+        lines = [
+            [*line, verdict(run, row) if row.difference else ""]
+            for line, row in zip(lines, rows, strict=True)
+        ]
+    return {"title": run.metric_title(metric), "rows": lines}
+
+
+def _confusions(run: Run) -> list[Part]:
+    """Return counts over all trials at the last epoch, with sensitivity and specificity."""
+    found = []
+    names = run.samples.class_names if run.samples else ()
+    for model, trials in run.observed.items():
+        counted = [c[-1] for trial in trials if (c := trial.get("confusion")) is not None]
+        if not counted:
+            continue
+        whole = np.sum(counted, axis=0)
+        actual, right = whole.sum(axis=1), whole.diagonal()
+        others = whole.sum() - actual
+        with np.errstate(invalid="ignore"):  # a class that is not there
+            shares = whole / actual[:, None]
+            specificity = (others - whole.sum(axis=0) + right) / others
+        known = [str(name) for name in names]
+        if len(known) != len(whole):
+            known = [f"class {k}" for k in range(len(whole))]
+        title = f"{run.model_title(model)} ({count(len(counted), 'trial')})"
+        rows = zip(known, whole.tolist(), shares.tolist(), specificity.tolist(), strict=True)
+        found.append({"title": title, "classes": known, "rows": list(rows)})
+    return found
+
+
+def _gallery(run: Run) -> list[Part]:
+    """Return predictions of the first trial that has some: not one chosen by its scores."""
+    found = []
+    for model, trials in run.observed.items():
+        first = next((t.arrays for t in trials if t.get("predictions") is not None), None)
+        if first is None:
+            continue
+        arrays = (first[name] for name in ("dice", "images", "masks", "predictions"))
+        pictures = [
+            (f"{which}: Dice {dice:.3f}", photo(image), outlined(image, mask, prediction))
+            for which, dice, image, mask, prediction in zip(CHOSEN, *arrays, strict=True)
+        ]
+        title = run.model_title(model)
+        if run.held_out is None:
+            title += f", epoch {int(first['epochs'][-1])}"
+        found.append({"title": title, "pictures": pictures})
+    return found
+
+
+def _matrices(run: Run) -> list[Part]:
+    """Return every U at the init and at the end of the first trial, with numbers of all trials."""
+    found = []
+    for U in ends(run):
+        start, end = U.pairs[0]
+        top = float(max(np.abs(start).max(), np.abs(end).max()))
+        p, q = start.shape
+        about = f"{run.model_title(U.model)}: {U.layer}, mode {U.mode} ({p} × {q}), ±{number(top)}."
+        if (shares := U.low_pass()) is not None:
+            low, high = (f"{100 * share:.0f} %" for share in shares)
+            about += f" Low-pass share {low} → {high} ({100 * q / p:.0f} % by chance)."
+        about += f" {100 * U.span_left():.1f} % of the first subspace left."
+        pictures = {"start": heat_map(start.T, top), "end": heat_map(end.T, top)}
+        found.append({"about": about, "epoch": U.epoch, "wide": p > 64, **pictures})
+    return found
+
+
+def _seconds(run: Run) -> list[list[str]]:
+    """Return the median and the quartiles of the seconds for an epoch."""
+    found = []
+    for model, seconds in (run.seconds or {}).items():
+        if len(own := finite(seconds.ravel())):
+            low, median, high = (f"{v:.3g}" for v in np.quantile(own, (0.25, 0.5, 0.75)))
+            found.append([run.model_title(model), median, f"{low}–{high}"])
+    return found
+
+
+def _samples(run: Run) -> list[Part]:
+    samples = run.samples
+    if samples is None:
+        return []
+    masks = [None] * len(samples.images) if samples.masks is None else samples.masks
+    pictures = [
+        (name, photo(image), None if mask is None else outlined(image, mask))
+        for name, image, mask in zip(samples.names, samples.images, masks, strict=True)
+    ]
+    return [
+        {"name": name, "count": total}
+        | {"pictures": [pictures[k] for k in np.flatnonzero(samples.labels == label)]}
+        for label, (name, total) in enumerate(zip(samples.class_names, samples.counts, strict=True))
+    ]
+
+
+def _networks(run: Run) -> Part:
+    """Return the layers of the run's networks; footnotes are numbered over all of them."""
+    forms: list[ModelTable] = []
+    why = "Name the study to show them: its code is not run otherwise."
+    if run.study is not None:
+        try:
+            forms = [t for t in tables_for(run.study, run.config) if t.form in run.models]
+            why = ""
+        except StudyError as error:
+            why = str(error)
+    footnotes = dict.fromkeys(row.note for t in forms for row in t.rows if row.note)
+    return {"tables": forms, "notes": list(footnotes), "why": why}
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """Return what was run, on what, by what, and how long."""
+    done = {run.model_title(model): run.count(model) for model in run.models}
+    trials = "; ".join(f"{title}: {n}" for title, n in done.items())
+    if len(set(done.values())) == 1:
+        trials = str(next(iter(done.values())))
+    facts = [("Folder", str(run.folder)), ("Trials", f"{trials} of {run.config.trials} planned")]
+    if run.held_out is not None:
+        total = f", {sum(run.samples.counts):,} images" if run.samples else ""
+        return [*facts, ("Data", f"{run.config.data}{total}")]
+    facts += [
+        ("Epochs", f"{run.epochs[-1]} of {run.config.epochs} planned"),
+        ("Data", run.config.data),
+        ("Code", "; ".join(run.codes) or "not recorded"),
+    ]
+    for name, value in run.recorded.items():
+        facts.append((name.capitalize(), plain(value)))
+    if run.seconds is not None:
+        whole = round(sum(float(np.nansum(own)) for own in run.seconds.values()))
+        facts.append(("Time of training", f"{timedelta(seconds=whole)} hours, all processes"))
+    return facts
+
+
+def plain(value: Any) -> str:
+    """Return a setting or a record as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(one)}" for name, one in value.items())
+    return ", ".join(map(plain, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _together(runs: Sequence[Run], names: Sequence[str]) -> Part:
+    """Return what distinguishes the runs, and how their networks end."""
+    settings = []
+    for name in sorted({name for run in runs for name in run.settings}):
+        values = [plain(run.settings.get(name, "–")) for run in runs]
+        if len(set(values)) > 1:
+            settings.append([name, *values])
+    by_run = [{(row.metric, row.model): row for row in run.comparisons} for run in runs]
+    every = dict.fromkeys(model for run in runs for model in run.models)
+    tables = []
+    for metric in runs[0].metrics:
+        lines = []
+        for model in every:
+            found = [rows.get((metric.name, model)) for rows in by_run]
+            texts = ["–" if row is None else number(row.last[1]) for row in found]
+            for k, row in enumerate(found):
+                if row is not None and row.difference is not None:
+                    texts[k] += f" ({number(row.difference.value, '+')})"
+            lines.append([runs[0].model_title(model), *texts])
+        tables.append({"title": runs[0].metric_title(metric.name), "rows": lines})
+    return {"names": list(names), "settings": settings, "tables": tables}

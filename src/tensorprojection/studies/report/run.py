@@ -1,0 +1,349 @@
+"""A run as its report shows it: rows as arrays of trials by epochs, and what is beside them.
+
+Nothing here runs a study's code: a run of a user's own study is shown from its rows, the names of
+its metrics and its settings, unless the user names the study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from ..config import PHANTOMS, RunConfig
+from ..config import read_run as read_config
+from ..errors import NotImportedError, StudyError
+from ..observed import Observed, read_observed
+from ..record import read_starts
+from ..registry import config_of, find_study
+from ..results import (
+    COUNTS,
+    HELD_OUT,
+    NOT_METRICS,
+    RESULTS,
+    JobFiles,
+    checked_table,
+    gather,
+    read_table,
+)
+from ..samples import Samples, read_samples
+from ..study import Study
+from ..trial.metrics import TRAIN_LOSS, Metric, metric_by_name
+from .statistics import Comparison, Floats, compare
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's results, and what was recorded beside them.
+
+    Attributes:
+        folder: of the run.
+        config: its settings.
+        settings: the same in plain values, with those of an own study.
+        study: None for an own study that the user has not named.
+        name: the study's, as in the rows.
+        models: the names of those with results.
+        metrics: the training loss, then those of the study.
+        trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
+        epochs: the numbers of those with results; the columns of all arrays.
+        measured: by model, True if there is a result for that trial and epoch.
+        values: by metric and model; NaN for a value that is missing or not finite.
+        seconds: by model, for each epoch of each trial; None if they were not recorded.
+        ratios: for each trial, validation images per training image; NaN if not recorded.
+        codes: by version of the code, in how many trials it has trained each model.
+        damage: what is wrong with files of the run, if anything is.
+        held_out: the name of the images of an evaluation, if networks were measured on others than
+            the run's. It begins with "held-out" if none of them is the run's own.
+        recorded: versions, machine and images of the run's last start.
+        samples: some of the images.
+        observed: by model, what was observed of its trials.
+        networks: files of networks, relative to the folder.
+    """
+
+    folder: Path
+    config: RunConfig
+    settings: Mapping[str, Any]
+    study: Study[Any] | None
+    name: str
+    models: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+    trials: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    measured: Mapping[str, NDArray[np.bool_]]
+    values: Mapping[tuple[str, str], Floats]
+    seconds: Mapping[str, Floats] | None
+    ratios: Floats
+    codes: Mapping[str, Mapping[str, int]]
+    damage: tuple[str, ...]
+    held_out: str | None
+    recorded: Mapping[str, Any]
+    samples: Samples | None
+    observed: Mapping[str, Sequence[Observed]]
+    networks: tuple[str, ...]
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """A row of the table for each metric and model; computed once."""
+        return compare(self)
+
+    @property
+    def title(self) -> str:
+        """The study, with what distinguishes this run of it."""
+        parts = [self.name]
+        if self.study is not None:
+            parts = [self.study.title, *self.study.describe(self.config)]
+        if self.config.train_share < 1:
+            parts.append(f"{100 * self.config.train_share:.3g} % of the training images")
+        if self.config.data == PHANTOMS:
+            parts.append(PHANTOMS)
+        if self.held_out is not None:
+            parts.append(self.held_out)
+        return ", ".join(parts)
+
+    @property
+    def one_split(self) -> bool:
+        """True if all trials have the same validation images."""
+        return self.config.split == "as-shipped"
+
+    def model_title(self, model: str) -> str:
+        """Return the model as a reader knows it; without a title, its name."""
+        return model if self.study is None else self.study.models.get(model, model)
+
+    def metric(self, name: str) -> Metric:
+        """Return the metric of that name."""
+        return next(metric for metric in self.metrics if metric.name == name)
+
+    def metric_title(self, name: str) -> str:
+        """Return the metric as a reader knows it."""
+        title = self.metric(name).title
+        if self.held_out is None:
+            return title
+        if name == TRAIN_LOSS.name:
+            return f"{title} at the epoch of the network"
+        word = "held-out" if self.held_out.startswith("held-out") else "evaluation"
+        return title.replace("validation", word)
+
+    def count(self, model: str) -> int:
+        """Return in how many trials the model has results."""
+        return int(self.measured[model].any(axis=1).sum())
+
+    def not_finite(self, metric: str) -> int:
+        """Return how many results of the metric are NaN or infinite."""
+        return sum(
+            int((self.measured[model] & np.isnan(self.values[metric, model])).sum())
+            for model in self.models
+        )
+
+    def only(
+        self, models: Sequence[str] | None = None, metrics: Sequence[str] | None = None
+    ) -> Run:
+        """Return the same run as if it had only these models and metrics, in this order."""
+        known = tuple(metric.name for metric in self.metrics)
+        chosen = self.models if models is None else _chosen("models", models, self.models)
+        shown = known if metrics is None else _chosen("metrics", metrics, known)
+        return replace(
+            self,
+            config=self.config.model_copy(update={"models": chosen}) if models else self.config,
+            models=chosen,
+            metrics=tuple(self.metric(name) for name in shown),
+            codes={
+                code: {model: trials[model] for model in chosen if model in trials}
+                for code, trials in self.codes.items()
+                if not trials.keys().isdisjoint(chosen)
+            },
+            observed={model: self.observed[model] for model in chosen},
+        )
+
+
+def _chosen(what: str, asked: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    unknown = [name for name in asked if name not in known]
+    if unknown or not asked:
+        raise StudyError(
+            f"Expected {what} among {', '.join(known)}, got {', '.join(unknown) or 'none'}."
+        )
+    return tuple(dict.fromkeys(asked))
+
+
+# Reading
+
+
+def read_runs(
+    folders: Sequence[Path],
+    models: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None,
+    study: Study[Any] | None = None,
+) -> list[Run]:
+    """Read the runs of one study; ``StudyError`` if they are of several.
+
+    Args:
+        folders: those of the runs.
+        models: as if they had only these.
+        metrics: as if only these had been measured.
+        study: the user's own, whose titles and claims are shown.
+    """
+    if not folders:
+        raise StudyError("Expected the folder of a run, got none.")
+    found = [read_run(folder, study) for folder in folders]
+    found = [run.only(models, metrics) for run in found]
+    studies = {run.name: run.folder for run in found}
+    if len(studies) > 1:
+        each = ", ".join(f"{name} ({folder})" for name, folder in studies.items())
+        raise StudyError(f"Expected runs of one study in one page, got {each}: report each alone.")
+    held_out = [run.folder for run in found if run.held_out is not None]
+    if held_out and len(held_out) < len(found):
+        raise StudyError(
+            "Expected runs, or evaluations on other images, in one page, got both: "
+            f"{held_out[0]} is an evaluation. Report each alone."
+        )
+    return found
+
+
+def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
+    """Read a run's folder; ``StudyError`` if it is not as a run writes it."""
+    settings, config, study = read_settings(folder, own)
+    frame, damage = _rows(folder, config, study)
+    found = frame["model"].unique(maintain_order=True).to_list()
+    models = [model for model in config.models if model in found]
+    models += [model for model in found if model not in models]
+    metrics = (TRAIN_LOSS, *metrics_in(frame.columns, study))
+    trials, rows = np.unique(frame["trial"].to_numpy(), return_inverse=True)
+    epochs, columns = np.unique(frame["epoch"].to_numpy(), return_inverse=True)
+    measured: dict[str, NDArray[np.bool_]] = {}
+    values: dict[tuple[str, str], Floats] = {}
+    for model in models:
+        own_rows = (frame["model"] == model).to_numpy()
+        where = rows[own_rows], columns[own_rows]
+        measured[model] = np.zeros((len(trials), len(epochs)), bool)
+        measured[model][where] = True
+        for name in (*(metric.name for metric in metrics), "seconds"):
+            if name in frame.columns:
+                column = frame[name].to_numpy()[own_rows]
+                array = np.full((len(trials), len(epochs)), np.nan)
+                array[where] = np.where(np.isfinite(column), column, np.nan)
+                values[name, model] = array
+    has_seconds = "seconds" in frame.columns
+    return Run(
+        folder=folder,
+        config=config,
+        settings=settings,
+        study=study,
+        name=frame["study"][0],
+        models=tuple(models),
+        metrics=metrics,
+        trials=trials,
+        epochs=epochs,
+        measured=measured,
+        values={key: array for key, array in values.items() if key[0] != "seconds"},
+        seconds={m: values["seconds", m] for m in models} if has_seconds else None,
+        ratios=_ratios(frame, trials),
+        codes=_codes(frame, models),
+        damage=damage,
+        held_out=_held_out(folder),
+        recorded=_recorded(folder),
+        samples=read_samples(folder),
+        observed={
+            model: [
+                seen
+                for trial in trials
+                if (seen := read_observed(JobFiles.of(folder, int(trial) - 1, model).observed))
+            ]
+            for model in models
+        },
+        networks=tuple(
+            sorted(str(path.relative_to(folder)) for path in folder.glob("trials/*/*.safetensors"))
+        ),
+    )
+
+
+def read_settings(
+    folder: Path, own: Study[Any] | None = None
+) -> tuple[dict[str, Any], RunConfig, Study[Any] | None]:
+    """Read a run's settings; the study is None if it is an own one that is not named."""
+    path = folder / "config.toml"
+    settings, _ = read_config(folder)
+    try:
+        config = config_of(settings, path, own)
+        return settings, config, own or find_study(config.study)
+    except NotImportedError:
+        shared = {name: settings[name] for name in RunConfig.model_fields if name in settings}
+    try:
+        return settings, RunConfig(**shared), None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(map(str, problem["loc"]))
+        raise StudyError(f"{path}: {name}: {problem['msg']}.") from None
+
+
+def _rows(
+    folder: Path, config: RunConfig, study: Study[Any] | None
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return all epochs so far, also of networks that are being trained, and what is damaged.
+
+    The rows come from the jobs' own files; from the table if it was copied without those.
+    """
+    jobs = [(trial, model) for trial in range(config.trials) for model in config.models]
+    damage = [JobFiles.of(folder, *job).read()[1] for job in jobs]
+    path = folder / RESULTS
+    name = "own" if study is None else study.name
+    frame = gather(folder, name, jobs)
+    if frame is None:
+        if not path.is_file():
+            raise StudyError(
+                f"No network in {folder} has finished its first epoch yet: there is nothing to "
+                "report."
+            )
+        frame = read_table(path)
+        if study is None and "study" in frame.columns and not frame.is_empty():
+            name = str(frame["study"][0])
+    elif study is None:  # its name is in the reference: FILE.py:NAME, or MODULE:NAME
+        name = Path(config.study.partition(":")[0]).stem
+        frame = frame.with_columns(study=pl.lit(name))
+    metrics = [metric.name for metric in metrics_in(frame.columns, study)]
+    whole = checked_table(frame, path, name, [TRAIN_LOSS.name, *metrics])
+    return whole, tuple(text for text in damage if text is not None)
+
+
+def metrics_in(columns: Sequence[str], study: Study[Any] | None) -> tuple[Metric, ...]:
+    """Return the study's metrics that were measured; without the study, all columns but others'."""
+    if study is not None:
+        return tuple(metric for metric in study.measured if metric.name in columns)
+    known = ("study", "model", "trial", "epoch", TRAIN_LOSS.name, *NOT_METRICS, "kept_at_epoch")
+    return tuple(metric_by_name(name) for name in columns if name not in known)
+
+
+def _ratios(frame: pl.DataFrame, trials: NDArray[np.int64]) -> Floats:
+    if not set(COUNTS) <= set(frame.columns):
+        return np.full(len(trials), np.nan)
+    by_trial = frame.group_by("trial").agg(pl.col(*COUNTS).first()).sort("trial")
+    training, validation = (by_trial[name].to_numpy() for name in COUNTS)
+    ratios: Floats = validation / training
+    return ratios
+
+
+def _recorded(folder: Path) -> dict[str, Any]:
+    starts = read_starts(folder)
+    shown = ("images", "command", "started", "machine", "versions", "unreadable")
+    return {name: starts[-1][name] for name in shown if name in starts[-1]} if starts else {}
+
+
+def _held_out(folder: Path) -> str | None:
+    path = folder / HELD_OUT
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
+def _codes(frame: pl.DataFrame, models: Sequence[str]) -> dict[str, dict[str, int]]:
+    if "code" not in frame.columns:
+        return {}
+    trials = frame.group_by("code", "model").agg(pl.col("trial").n_unique())
+    counts = {(code, model): count for code, model, count in trials.rows()}
+    return {
+        code: {model: counts[code, model] for model in models if (code, model) in counts}
+        for code in sorted(frame["code"].unique().to_list())
+    }

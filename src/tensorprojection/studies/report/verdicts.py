@@ -1,0 +1,170 @@
+"""Verdicts on the paper's claims, computed from a run's paired differences by one rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..claims import FIRST_SHARE, Claim, first_epochs
+from .run import Run
+from .statistics import FEWEST, RESAMPLES, Estimate, Floats, estimate, last_column
+from .tables import capital, count, interval, number
+
+Word = Literal["supported", "not supported", "undecided at this size"]
+UNDECIDED: Word = "undecided at this size"
+WORDS: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
+
+RULE = (
+    "The networks of a trial saw the same images, so they are compared trial by trial, and the "
+    "differences give a 95 % interval: of their mean, corrected for trials that share images "
+    "(Nadeau & Bengio 2003) with the run's own numbers of training and validation images; if all "
+    f"trials have one split of the images, of their median by the bootstrap. Fewer than {FEWEST} "
+    "trials decide nothing.",
+    "A claim is supported if the whole interval lies on the claimed side of zero, for “nearly "
+    "the same” within the margin; not supported if the whole interval lies on the other side, "
+    "for “nearly the same” outside of the margin; undecided at this size in all other cases. A "
+    "claim about every epoch is supported if it holds at all epochs, and not supported if it is "
+    "rejected at any.",
+    f"The first epochs are the first {round(100 * FIRST_SHARE)} % of those planned, and their mean "
+    "is compared. Overfitting is the rise of a loss from its lowest value to its last. How much a "
+    "network varies is the mean width of its quartile band, with a bootstrap interval over the "
+    "trials. If the paper names an epoch, a run that ends before it decides nothing.",
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, the verdict, and the evidence.
+
+    ``tested`` is False if the run does not have what the claim is about.
+    """
+
+    claim: Claim
+    word: Word
+    evidence: str
+    tested: bool = True
+
+
+def verdicts(run: Run) -> list[Verdict]:
+    """Return a verdict for each claim of the study."""
+    if run.study is None or run.held_out is not None:  # the claims are about validation by epoch
+        return []
+    return [judge(run, claim) for claim in run.study.claims]
+
+
+def judge(run: Run, claim: Claim) -> Verdict:
+    """Return the verdict on one claim."""
+    if absent := [name for name in (claim.model, claim.than) if name not in run.models]:
+        return _untested(claim, f"Not in this run: {', '.join(map(run.model_title, absent))}.")
+    if claim.metric not in {metric.name for metric in run.metrics}:
+        return _untested(claim, f"Not in this report: {claim.metric}.")
+    channels = run.settings.get("channels")
+    if claim.channels is not None and channels != claim.channels:
+        return _untested(claim, f"This run has {channels or 'no such'} channels.")
+    end = last_column(run) + 1
+    pair = [run.values[claim.metric, name][:, :end] for name in (claim.model, claim.than)]
+    epochs, planned = run.epochs[:end], run.config.epochs
+    first = first_epochs(planned)
+    needed = first if claim.measure in ("first", "spread") else claim.after + 1
+    if epochs[-1] < needed:
+        about = f"what comes after epoch {claim.after}" if claim.after else f"epochs 1 to {needed}"
+        return _untested(claim, f"This run ends at epoch {epochs[-1]}; the claim is about {about}.")
+    if claim.measure == "each":
+        return _at_each(run, claim, pair[0] - pair[1], int(epochs[-1]))
+    if claim.measure == "spread":
+        return _spread(run, claim, [values[:, epochs <= first] for values in pair])
+    when = f"epoch {epochs[-1]}" + (f" of {planned} planned" if epochs[-1] < planned else "")
+    if claim.measure == "rise":
+        rises = [values[:, -1] - _lowest(values) for values in pair]
+        by_trial, when = rises[0] - rises[1], f"rise from its lowest to {when}"
+    elif claim.measure == "first":
+        by_trial = (pair[0] - pair[1])[:, epochs <= first].mean(axis=1)
+        when = f"mean of epochs 1 to {first}"
+    else:
+        by_trial = (pair[0] - pair[1])[:, -1]
+    found = estimate(run, by_trial)
+    return Verdict(claim, decide(claim, found), _evidence(run, claim, found, when))
+
+
+def decide(claim: Claim, found: Estimate | None) -> Word:
+    """Return the verdict on model minus the other, by ``RULE``.
+
+    >>> found = Estimate("corrected mean", -0.2, -0.3, -0.1, trials=6)
+    >>> decide(Claim("", "loss", "tpl", "base", "lower"), found)
+    'supported'
+    """
+    if found is None or found.trials < FEWEST or math.isnan(found.low):
+        return UNDECIDED
+    low, high = found.low, found.high
+    if claim.direction == "equal":
+        if -claim.margin <= low and high <= claim.margin:
+            return "supported"
+        return "not supported" if low > claim.margin or high < -claim.margin else UNDECIDED
+    if not found.sign:
+        return UNDECIDED
+    return "supported" if (found.sign > 0) == (claim.direction == "higher") else "not supported"
+
+
+def _untested(claim: Claim, why: str) -> Verdict:
+    return Verdict(claim, UNDECIDED, why, tested=False)
+
+
+def _lowest(values: Floats) -> Floats:
+    """Return the lowest value of each trial, NaN for a trial without any."""
+    lowest: Floats = np.where(np.isnan(values), np.inf, values).min(axis=1)
+    return np.where(np.isinf(lowest), np.nan, lowest)
+
+
+def _evidence(run: Run, claim: Claim, found: Estimate | None, when: str) -> str:
+    if found is None:
+        return "No trial has both networks at these epochs."
+    what = f"{capital(run.metric_title(claim.metric))}, {when}"
+    pair = f"{run.model_title(claim.model)} minus {run.model_title(claim.than)}"
+    statistic = "mean" if found.kind == "corrected mean" else "median"
+    ends = interval(found)
+    ends = f", 95 % interval {ends}" if ends and found.trials >= FEWEST else ": too few to decide"
+    trials = count(found.trials, "trial")
+    return f"{what}: {pair} {number(found.value, '+')} in the {statistic} of {trials}{ends}."
+
+
+def _at_each(run: Run, claim: Claim, difference: Floats, last: int) -> Verdict:
+    found = [estimate(run, column) for column in difference.T]
+    words = [decide(claim, one) for one in found]
+    counts = {word: words.count(word) for word in WORDS}
+    if counts["supported"] == len(words):
+        word: Word = "supported"
+    else:
+        word = "not supported" if counts["not supported"] else UNDECIDED
+    told = ", ".join(f"{word} at {count}" for word, count in counts.items() if count)
+    at_end = _evidence(run, claim, found[-1], f"epoch {last}")
+    return Verdict(claim, word, f"Of {len(words)} epochs: {told}. {at_end}")
+
+
+def _spread(run: Run, claim: Claim, pair: list[Floats]) -> Verdict:
+    """Compare the widths of two bands: resample the trials, the same for both networks."""
+    both = ~np.isnan(pair[0]).any(axis=1) & ~np.isnan(pair[1]).any(axis=1)
+    trials = int(both.sum())
+    if trials < FEWEST:
+        return Verdict(claim, UNDECIDED, f"{count(trials, 'trial')}: too few to decide.")
+    drawn = np.random.default_rng(0).integers(0, trials, (RESAMPLES // 10, trials))
+    widths = [_width(values[both][drawn]) for values in pair]
+    low, high = (float(v) for v in np.quantile(widths[0] - widths[1], (0.025, 0.975)))
+    now = [float(_width(values[both][None])[0]) for values in pair]
+    found = Estimate("bootstrap median", now[0] - now[1], low, high, trials)
+    told = (
+        f"{capital(run.metric_title(claim.metric))}, mean width of the quartile band over "
+        f"epochs 1 to {pair[0].shape[1]}: {run.model_title(claim.model)} {number(now[0])}, "
+        f"{run.model_title(claim.than)} {number(now[1])}; 95 % interval of the difference "
+        f"{interval(found)}, {trials} trials."
+    )
+    return Verdict(claim, decide(claim, found), told)
+
+
+def _width(values: Floats) -> Floats:
+    """Return the band's width, a mean over the epochs, of draws × trials × epochs."""
+    low, high = np.quantile(values, (0.25, 0.75), axis=1)
+    width: Floats = (high - low).mean(axis=1)
+    return width

@@ -1,0 +1,150 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from tensorprojection.studies.data.cache import cached
+from tensorprojection.studies.data.phantoms import chest
+from tensorprojection.studies.data.stored import open_stored, store
+from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.networks import backbones as module
+from tensorprojection.studies.networks.backbones import (
+    backbone,
+    features_folder,
+    find_weights,
+    open_features,
+)
+
+LITE = "efficientnet-lite0"
+
+
+def features(*args, **settings):
+    return open_features(features_folder(*args, **settings))
+
+
+N = 22
+BATCH, RUN = module.BATCH, module.features_of
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(module, "BATCH", 4)
+    monkeypatch.setattr(module, "BLOCK", 8)
+
+
+@pytest.fixture(scope="module")
+def phantoms():
+    return chest.make(N, size=64)
+
+
+@pytest.fixture(scope="module")
+def direct(phantoms):
+    """Batch after batch, without the module."""
+    network = backbone(LITE)
+    x = torch.from_numpy(phantoms.images)[:, None] / 255
+    with torch.no_grad():
+        return torch.cat([network(part) for part in x.split(4)]).numpy()
+
+
+def stored(images, root):
+    key = {"sum": int(images.images.sum(dtype=np.int64))}
+    folder = cached("images", key, lambda folder: store(images, folder), root)
+    return open_stored(folder), folder
+
+
+def test_the_same_as_computed_directly_and_only_once(phantoms, direct, tmp_path, monkeypatch):
+    images, folder = stored(phantoms, tmp_path)
+    steps = []
+    got = features(images, folder, LITE, cache=tmp_path, progress=lambda *s: steps.append(s))
+    assert got.shape == (N, 1280, 2, 2)
+    assert got.dtype == np.float32
+    assert isinstance(got, np.memmap)
+    np.testing.assert_array_equal(got, direct)
+    assert steps == [(8, N), (16, N), (N, N)]
+    assert not list(tmp_path.glob("*.work"))
+
+    monkeypatch.setattr(module, "backbone", lambda *_: pytest.fail("computed again"))
+    np.testing.assert_array_equal(features(images, folder, LITE, cache=tmp_path), direct)
+
+
+def test_workers_do_not_change_a_bit(phantoms, direct, tmp_path, monkeypatch):
+    images, folder = stored(phantoms, tmp_path)
+    monkeypatch.setattr(module, "BLOCK", BATCH)  # so that there are two blocks
+    monkeypatch.setattr(module, "BATCH", BATCH)  # as in the workers, which are not patched
+    one = features(images, folder, LITE, cache=tmp_path / "one")
+    two = features(images, folder, LITE, cache=tmp_path / "two", workers=2)
+    np.testing.assert_array_equal(two, one)
+    np.testing.assert_allclose(two, direct, atol=1e-3)
+
+
+def test_workers_that_die_are_reported_in_a_sentence(phantoms, tmp_path, monkeypatch):
+    images, folder = stored(phantoms, tmp_path)
+    monkeypatch.setattr(module, "_begin", sys.exit)
+    with pytest.raises(StudyError, match="A worker process ended before its time"):
+        features(images, folder, LITE, cache=tmp_path, workers=2)
+
+
+def test_threads_do_not_change_a_bit(phantoms, direct, tmp_path):
+    images, folder = stored(phantoms, tmp_path)
+    try:
+        torch.set_num_threads(2)
+        got = features(images, folder, LITE, cache=tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    np.testing.assert_array_equal(got, direct)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stopping_at(block):
+    def features_of(network, images, calls=[]):  # noqa: B006
+        calls.append(len(images))
+        if len(calls) == block + 1:
+            raise StoppedError
+        return RUN(network, images)
+
+    return features_of
+
+
+@pytest.mark.parametrize("block", [0, 2])
+def test_a_stopped_computation_goes_on_where_it_was(phantoms, direct, tmp_path, monkeypatch, block):
+    images, folder = stored(phantoms, tmp_path)
+    monkeypatch.setattr(module, "features_of", stopping_at(block))
+    with pytest.raises(StoppedError):
+        features(images, folder, LITE, cache=tmp_path)
+
+    sizes, steps = [], []
+
+    def counting(network, images):
+        sizes.append(len(images))
+        return RUN(network, images)
+
+    monkeypatch.setattr(module, "features_of", counting)
+    got = features(images, folder, LITE, cache=tmp_path, progress=lambda *s: steps.append(s))
+    np.testing.assert_array_equal(got, direct)
+    assert sizes == [8, 8, 6][block:]
+    assert steps == [(8, N), (16, N), (N, N)][block:]
+
+
+def test_other_images_or_weights_have_another_key(phantoms, tmp_path):
+    few = chest.make(2, size=64)
+    changed = chest.make(2, seed=1, size=64)
+    a = features(*stored(few, tmp_path), LITE, cache=tmp_path)
+    b = features(*stored(changed, tmp_path), LITE, cache=tmp_path)
+    assert (a != b).any()
+
+    state = torch.load(find_weights(LITE), weights_only=True)
+    state["_bn1.bias"] += 1
+    torch.save(state, tmp_path / "mine.pth")
+    c = features(*stored(few, tmp_path), LITE, tmp_path / "mine.pth", cache=tmp_path)
+    assert (a != c).any()
+    assert len(list(tmp_path.glob("features-*/features.npy"))) == 3
+
+
+def test_an_unknown_backbone(phantoms, tmp_path):
+    with pytest.raises(StudyError, match="got 'vgg'"):
+        features(phantoms, tmp_path, "vgg", cache=tmp_path)

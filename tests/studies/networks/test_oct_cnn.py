@@ -1,0 +1,129 @@
+import pytest
+import scipy.fft
+import torch
+from torch import nn
+
+from tensorprojection import TensorProjection
+from tensorprojection.studies.networks.oct_cnn import HEADS, oct_cnn
+
+# Section 3.1.2 of the paper, with its second TPL model's dense layer put right: 720 · 256 + 256.
+PAPER = {
+    "base": [896, 9248, 9248, 9248, 295_168, 1028],
+    "tpl1": [896, 9248, 9248, 9248, 144, 295_168, 1028],
+    "tpl2": [896, 9248, 9248, 9248, 784, 184_576, 1028],
+}
+EVERY_HEAD = pytest.mark.parametrize("head", HEADS)
+
+
+def parameters(layer):
+    return sum(p.numel() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("head", PAPER)
+def test_parameters_are_those_of_the_papers_table(head):
+    assert [parameters(layer) for layer in oct_cnn(head) if parameters(layer)] == PAPER[head]
+
+
+@pytest.mark.parametrize(("head", "channels"), [("base", 32), ("tpl1", 32), ("tpl2", 20)])
+def test_shapes_are_those_of_the_papers_table(head, channels):
+    seen = []
+    network = oct_cnn(head)
+    for layer in network:
+        layer.register_forward_hook(lambda _, __, out: seen.append(tuple(out.shape[1:])))
+    network(torch.rand(2, 3, 96, 96))
+    blocks = [(32, side, side) for side in (96, 96, 48, 48, 48, 24, 24, 24, 12, 12, 12)]
+    assert seen == [*blocks, (channels, 6, 6), (channels * 36,), (256,), (256,), (4,)]
+
+
+def test_layers_have_readable_names():
+    names = [
+        *("conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "conv3", "relu3", "pool3"),
+        *("conv4", "relu4", "pool4", "flatten", "dense1", "relu5", "dense2"),
+    ]
+    assert [name for name, _ in oct_cnn("base").named_children()] == names
+    projected = ["projection4" if name == "pool4" else name for name in names]
+    assert [name for name, _ in oct_cnn("tpl1").named_children()] == projected
+
+
+@EVERY_HEAD
+def test_channels_last_stays_so(head):
+    network = oct_cnn(head)
+
+    def check(layer, _, out):
+        if out.ndim == 4:
+            assert out.is_contiguous(memory_format=torch.channels_last), layer
+
+    for layer in network:
+        layer.register_forward_hook(check)
+    x = torch.rand(3, 3, 96, 96)
+    expected = network.eval()(x.to(memory_format=torch.channels_last))
+    network.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(network(x.to(memory_format=torch.channels_last)), expected)
+
+
+@EVERY_HEAD
+def test_starts_as_in_keras(head):
+    torch.manual_seed(0)
+    for layer in oct_cnn(head):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            out, inputs, *window = layer.weight.shape
+            limit = (6 / ((out + inputs) * torch.Size(window).numel())) ** 0.5
+            assert 0.99 * limit < layer.weight.abs().max() <= limit
+            assert not layer.bias.any()
+        elif isinstance(layer, TensorProjection) and set(layer.init) == {"normal"}:
+            for W in layer.Ws:
+                assert W is None or 0.03 < W.std() < 0.07
+
+
+def test_one_seed_gives_all_heads_the_same_start():
+    states = {}
+    for head in HEADS:
+        torch.manual_seed(5)
+        states[head] = oct_cnn(head).state_dict()
+    for head, state in states.items():
+        layers = ["conv1", "conv2", "conv3", "conv4", "dense2"]
+        layers += [] if head.startswith("tpl2") else ["dense1"]
+        for name in (f"{layer}.weight" for layer in layers):
+            assert torch.equal(state[name], states["base"][name]), (head, name)
+    for k in (2, 3):
+        assert torch.equal(*(states[head][f"projection4.W{k}"] for head in ("tpl1", "tpl2")))
+    assert torch.equal(*(states[head]["projection4.W1"] for head in ("tpl2", "tpl2-dct")))
+    assert torch.equal(*(states[head]["dense1.weight"] for head in ("tpl2", "tpl2-dct")))
+
+
+def test_rivals_reduce_as_their_names_say():
+    f, x = nn.functional, torch.rand(2, 32, 12, 12)
+    torch.testing.assert_close(oct_cnn("avg").pool4(x), f.avg_pool2d(x, 2))
+    strided = oct_cnn("strided").strided4
+    assert strided.weight.shape == (32, 32, 3, 3)
+    assert strided(x).shape == (2, 32, 6, 6)
+    # Spectral pooling, by scipy's own cosine transform.
+    spectrum = scipy.fft.dctn(x.double().numpy(), axes=(2, 3), norm="ortho")[:, :, :6, :6]
+    fixed = oct_cnn("dct-fixed").projection4
+    torch.testing.assert_close(
+        fixed(x).double(), torch.from_numpy(spectrum.copy()), rtol=0, atol=1e-4
+    )
+    assert parameters(fixed) == 0
+
+
+def test_starts_of_the_projection():
+    three, one = oct_cnn("tpl1-block3").projection4, oct_cnn("tpl1-block").projection4
+    for W, V in ((three.W2, one.W2), (three.W3, one.W3)):
+        torch.testing.assert_close(W, 3 * V)
+    assert oct_cnn("tpl1-blur").projection4.init[1:] == ("blur", "blur")
+    second = oct_cnn("tpl2-dct").projection4
+    assert (second.out_shape, second.init) == ((20, 6, 6), ("normal", "dct", "dct"))
+
+
+@EVERY_HEAD
+def test_other_sizes_and_classes(head):
+    network = oct_cnn(head, classes=7, channels=1, size=32)
+    assert network(torch.rand(2, 1, 32, 32)).shape == (2, 7)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match=r"a head of 'base', 'tpl1', 'tpl2', .*, got 'tpl3'"):
+        oct_cnn("tpl3")
+    for size in (0, 100):
+        with pytest.raises(ValueError, match=f"halved four times, got {size}"):
+            oct_cnn("base", size=size)
