@@ -120,14 +120,14 @@ class Case:
 
 
 def program(case: Case) -> str:
-    return setup(case) + action(case)
+    """Return a script that shows the case alone."""
+    switch = 'import os\nos.environ["TENSORPROJECTION_COMPILED"] = "0"\n'
+    return ("" if case.kernels else switch) + setup(case) + action(case)
 
 
 def setup(case: Case) -> str:
     """The layer, and x."""
     lines = ["import torch", "import tensorprojection as tp", ""]
-    if not case.kernels:
-        lines[:0] = ["import os", 'os.environ["TENSORPROJECTION_COMPILED"] = "0"']
     lines += [f"torch.set_num_threads({case.threads})"] if case.threads != 1 else []
     if case.default_dtype != "float32":
         lines.append(f"torch.set_default_dtype(torch.{case.default_dtype})")

@@ -1,5 +1,6 @@
 """The fuzz in short: what once was wrong, and some random cases, the same at every run."""
 
+import os
 from dataclasses import replace
 
 import oracle as kronecker
@@ -146,3 +147,10 @@ def test_a_program_stands_alone():
     names = {}
     exec(program(replace(pair, use="tied")), names)
     assert [d.shape for d in names["first"]] == [names["x"].shape, names["layer"].W1.shape]
+
+
+def test_a_case_without_kernels_leaves_this_process_alone():
+    case = replace(half, kernels=False)
+    assert "TENSORPROJECTION_COMPILED" in program(case)
+    assert complaints(case) == []
+    assert "TENSORPROJECTION_COMPILED" not in os.environ
