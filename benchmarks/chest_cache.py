@@ -21,8 +21,8 @@ import torch
 from tensorprojection.studies.chest import CHEST
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.networks.backbones import BATCH, backbone, features_of
-from tensorprojection.studies.trial.job import Epoch, Job
-from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.training.job import Epoch, Job
+from tensorprojection.studies.training.train import train
 
 
 def random_densenet121(folder: Path) -> Path:
@@ -79,7 +79,7 @@ def main() -> None:
             started = time.perf_counter()
             features_of(network, some)
             features.append((time.perf_counter() - started) / len(some))
-    training, validation = data.sides(0)
+    training, validation = data.split(0)
     images = len(training) + len(validation)
     every = len(data.features)
     head = sum(median(np.diff(times)) for times in ends.values())  # an epoch of both models

@@ -13,11 +13,11 @@ from statistics import median
 
 from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.execute.base import Task
-from tensorprojection.studies.execute.local import run_jobs
+from tensorprojection.studies.executors.base import Task
+from tensorprojection.studies.executors.local import run_jobs
 from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import OCT
-from tensorprojection.studies.trial.job import Epoch, Job
+from tensorprojection.studies.training.job import Epoch, Job
 
 
 def rate(config: RunConfig, inputs: RunInputs, jobs: int) -> float:

@@ -29,7 +29,7 @@ from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.networks.oct_cnn import oct_cnn
 from tensorprojection.studies.oct import OCT, PAPER, OctData
 from tensorprojection.studies.processes import settings_to_inherit
-from tensorprojection.studies.trial.train import batches, output_of
+from tensorprojection.studies.training.train import batches, output_of
 
 
 def samples(batch: int, precision: Precision = "32-true") -> OctData:

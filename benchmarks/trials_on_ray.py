@@ -13,11 +13,11 @@ from statistics import median
 
 from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.execute import executor
-from tensorprojection.studies.execute.base import Executor, Task
-from tensorprojection.studies.execute.ray import RayOptions
+from tensorprojection.studies.executors import executor
+from tensorprojection.studies.executors.base import Executor, Task
+from tensorprojection.studies.executors.ray import RayOptions
 from tensorprojection.studies.oct import OCT
-from tensorprojection.studies.trial.job import Epoch, Job
+from tensorprojection.studies.training.job import Epoch, Job
 
 JOBS = 2
 

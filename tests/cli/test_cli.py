@@ -25,7 +25,7 @@ from tensorprojection.studies.config import resolve
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import JobFiles
 from tensorprojection.studies.run import Outcome
-from tensorprojection.studies.trial.job import Failed, Job
+from tensorprojection.studies.training.job import Failed, Job
 
 # That the command line is read is what is meant here.
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")

@@ -16,10 +16,10 @@ from tensorprojection.cli.progress import Watch
 from tensorprojection.studies import ImageKind, Study
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.execute.base import JobTrainer
+from tensorprojection.studies.executors.base import JobTrainer
 from tensorprojection.studies.registry import STUDIES, find_study, import_study, read_config
 from tensorprojection.studies.run import run
-from tensorprojection.studies.trial.job import Epoch
+from tensorprojection.studies.training.job import Epoch
 
 # That the command line is read is what is meant here.
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")

@@ -12,7 +12,7 @@ from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig
 from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import PRESETS
-from tensorprojection.studies.trial.job import Done, Epoch, Failed, Job, Notice, Restarted, Step
+from tensorprojection.studies.training.job import Done, Epoch, Failed, Job, Notice, Restarted, Step
 
 CONFIG = RunConfig(study="oct", **PRESETS["smoke"] | {"epochs": 4})
 PREPARED = RunInputs({}, "oct phantoms, seed 0: 64 of 32 × 32 [images-0123]")

@@ -35,13 +35,13 @@ TARGETS = {
         "ops/test_multilinear.py",
     ),
     "tensorprojection.ops.plan": ("ops/test_plan_costs.py", "ops/test_plan.py"),
-    "tensorprojection.studies.trial.seeds": (
-        "studies/trial/test_seeds.py",
-        "studies/trial/test_sides.py",
+    "tensorprojection.studies.training.seeds": (
+        "studies/training/test_seeds.py",
+        "studies/training/test_sides.py",
     ),
     "tensorprojection.studies.data.splits": (
         "studies/data/test_splits.py",
-        "studies/trial/test_sides.py",
+        "studies/training/test_sides.py",
     ),
 }
 

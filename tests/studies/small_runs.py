@@ -8,11 +8,11 @@ from rich.console import Console
 
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.execute.base import Executor, JobTrainer, Task
-from tensorprojection.studies.execute.local import run_jobs
+from tensorprojection.studies.executors.base import Executor, JobTrainer, Task
+from tensorprojection.studies.executors.local import run_jobs
 from tensorprojection.studies.registry import STUDIES, find_study
 from tensorprojection.studies.run import Outcome, run
-from tensorprojection.studies.trial.job import Event, Job, MergedSteps
+from tensorprojection.studies.training.job import Event, Job, MergedSteps
 
 
 def smoke(study: str, **flags) -> RunConfig:

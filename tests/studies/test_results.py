@@ -19,8 +19,8 @@ from tensorprojection.studies.results import (
     read_table,
     write_results,
 )
-from tensorprojection.studies.trial import checkpoint
-from tensorprojection.studies.trial.checkpoint import CorruptError
+from tensorprojection.studies.training import checkpoint
+from tensorprojection.studies.training.checkpoint import CorruptError
 
 SCHEMA = {
     "study": pl.String,

@@ -23,8 +23,8 @@ from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import read_toml
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.execute import local
-from tensorprojection.studies.execute.local import run_jobs
+from tensorprojection.studies.executors import local
+from tensorprojection.studies.executors.local import run_jobs
 from tensorprojection.studies.processes import start_process
 from tensorprojection.studies.record import read_starts
 from tensorprojection.studies.registry import STUDIES, read_config
@@ -33,7 +33,7 @@ from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.report.tables import as_markdown
 from tensorprojection.studies.results import NOT_METRICS, JobFiles, read_table, write_results
 from tensorprojection.studies.run import run
-from tensorprojection.studies.trial.job import Done, Epoch
+from tensorprojection.studies.training.job import Done, Epoch
 
 
 @pytest.fixture(scope="module")

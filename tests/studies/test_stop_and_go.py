@@ -21,7 +21,7 @@ from rich.console import Console
 
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import resolve
-from tensorprojection.studies.execute.base import JobTrainer
+from tensorprojection.studies.executors.base import JobTrainer
 from tensorprojection.studies.registry import import_study
 from tensorprojection.studies.results import JobFiles
 from tensorprojection.studies.run import run

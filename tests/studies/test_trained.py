@@ -33,8 +33,8 @@ from tensorprojection.studies.observed import read_observed
 from tensorprojection.studies.registry import STUDIES, import_study
 from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.results import JobFiles
-from tensorprojection.studies.trial.job import Job
-from tensorprojection.studies.trial.train import network_file
+from tensorprojection.studies.training.job import Job
+from tensorprojection.studies.training.train import network_file
 
 
 def row(epoch, loss):
@@ -106,7 +106,7 @@ def test_which_network_is_kept(tmp_path, keep):
     assert kept.about.metrics["loss"] == expected["loss"]
     study = STUDIES["oct"]
     data = study.open(config, study.prepare(config, 1, lambda *_: None))
-    x, y = data.batch(data.sides(0)[1])
+    x, y = data.batch(data.split(0)[1])
     with torch.no_grad():
         loss = torch.nn.functional.cross_entropy(kept.network(x), y).item()
     assert loss == pytest.approx(expected["loss"], rel=1e-5)
@@ -119,7 +119,7 @@ def test_what_is_observed_of_a_projection_is_what_it_does(tmp_path):
     data = study.open(config, study.prepare(config, 1, lambda *_: None))
     seen = read_observed(JobFiles.of(tmp_path / "run", 0, "tpl1").observed)
     network = trained.load_network(tmp_path / "run", "tpl1").network
-    _, validation = data.sides(0)
+    _, validation = data.split(0)
     with torch.no_grad():
         x = network[: list(dict(network.named_children())).index("projection4")](
             data.batch(validation)[0]

@@ -21,8 +21,8 @@ from tensorprojection.studies.data.stored import open_stored
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.results import JobFiles
-from tensorprojection.studies.trial.job import Job
-from tensorprojection.studies.trial.train import network_file
+from tensorprojection.studies.training.job import Job
+from tensorprojection.studies.training.train import network_file
 
 MODELS = ("base", "tpl")
 
@@ -42,7 +42,7 @@ class Kept:
         self.folder = where / "run"
         inputs = known.prepare(self.config, 1, lambda *told: None)
         data = known.open(self.config, inputs)
-        _, validation = data.sides(0)
+        _, validation = data.split(0)
         self.rows = validation[:5]
         self.x, self.y = data.batch(self.rows)  # as training sees them
         self.images = np.asarray(open_stored(inputs.folders["images"]).images[self.rows])

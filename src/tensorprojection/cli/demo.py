@@ -37,7 +37,7 @@ def demo(
     from rich.console import Console
 
     from ..studies.config import resolve
-    from ..studies.execute import default_jobs
+    from ..studies.executors import default_jobs
     from ..studies.oct import OCT
     from ..studies.report import page, tables
     from ..studies.report.run import read_run

@@ -18,7 +18,7 @@ from ..studies.config import RunConfig
 from ..studies.inputs import Progress as Making
 from ..studies.inputs import RunInputs
 from ..studies.results import NOT_METRICS, EpochRow
-from ..studies.trial.job import Done, Epoch, Event, Failed, Job, Notice, Restarted, Step
+from ..studies.training.job import Done, Epoch, Event, Failed, Job, Notice, Restarted, Step
 
 WINDOW = 10.0  # seconds over which the throughput is measured
 SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
@@ -73,7 +73,7 @@ class Watch:
         all_of_it = self._task("all", jobs, self._count())
         self.bars.update(all_of_it, completed=self.done + started / config.epochs)
 
-    def sides(self, training: int, validation: int) -> None:
+    def split(self, training: int, validation: int) -> None:
         """How many samples train and how many validate, copies included."""
         self._line(f"A trial trains on {training:,} and validates on {validation:,}.")
 

@@ -11,7 +11,7 @@ from ..studies.config import preset_for, resolve
 from ..studies.errors import StudyError
 
 if TYPE_CHECKING:
-    from ..studies.execute.ray import RayOptions
+    from ..studies.executors.ray import RayOptions
     from ..studies.network_file import Keep
     from ..studies.study import Study
     from .settings import Flags
@@ -80,7 +80,7 @@ def run(study: str, /, **given: Any) -> None:
     """
     from rich.console import Console
 
-    from ..studies.execute import executor
+    from ..studies.executors import executor
     from ..studies.registry import import_study
     from ..studies.results import RESULTS
     from ..studies.run import run as carry_out
@@ -144,7 +144,7 @@ def check_jobs(jobs: int | None) -> None:
 
 def _ray(given: dict[str, Any]) -> RayOptions | None:
     """Return the options of the cluster, None without one."""
-    from ..studies.execute.ray import RayOptions
+    from ..studies.executors.ray import RayOptions
 
     if given.get("executor") == "ray":
         each = given.get("cpus_per_trial"), given.get("gpus_per_trial")

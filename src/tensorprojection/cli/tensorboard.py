@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..studies.errors import StudyError
-from ..studies.trial.job import Epoch, Event, Job
+from ..studies.training.job import Epoch, Event, Job
 
 
 class Events:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .inputs import Data, RunInputs
     from .registry import import_study
     from .study import Study
-    from .trial.metrics import Metric
+    from .training.metrics import Metric
 
 __all__ = [
     "Data",

@@ -37,7 +37,7 @@ from .networks.backbones import (
 from .networks.chest_head import HEADS, chest_head, init_from_mpca
 from .networks.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .study import Study
-from .trial.sides import sides_of
+from .training.split import trial_split
 
 IMAGES = ImageKind(
     name="chest",
@@ -120,9 +120,9 @@ class ChestData:
     features: Stack
     labels: Stack
 
-    def sides(self, trial: int) -> tuple[Rows, Rows]:
+    def split(self, trial: int) -> tuple[Rows, Rows]:
         """Originals and their copies train; only originals validate."""
-        training, validation = sides_of(self.config, self.images, trial)
+        training, validation = trial_split(self.config, self.images, trial)
         copies = len(self.images) + rows_for(self.copies, training)
         return np.concatenate([training, copies]), validation
 

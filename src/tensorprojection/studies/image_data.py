@@ -13,7 +13,7 @@ from .data.images import ImageKind, ImageSet
 from .data.sources import CachedImages, Patients, open_images
 from .data.stored import open_stored
 from .inputs import Progress, Rows, RunInputs
-from .trial.sides import sides_of
+from .training.split import trial_split
 
 
 def load_images(
@@ -42,8 +42,8 @@ class ImageData:
     config: RunConfig
     images: ImageSet
 
-    def sides(self, trial: int) -> tuple[Rows, Rows]:
-        return sides_of(self.config, self.images, trial)
+    def split(self, trial: int) -> tuple[Rows, Rows]:
+        return trial_split(self.config, self.images, trial)
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         pixels = torch.from_numpy(self.images.images[rows])

@@ -41,7 +41,7 @@ from .networks.layer_rows import ModelTable, layer_rows
 from .networks.oct_cnn import HEADS, oct_cnn, projection_head
 from .networks.unet import FORMS, unet
 from .study import Study
-from .trial.sides import sides_of
+from .training.split import trial_split
 
 NAME = "images"
 LOOKED_AT = 64  # images that tell gray from colour
@@ -176,8 +176,8 @@ class FeatureData:
     images: ImageSet
     features: NDArray[np.float32]
 
-    def sides(self, trial: int) -> tuple[Rows, Rows]:
-        return sides_of(self.config, self.images, trial)
+    def split(self, trial: int) -> tuple[Rows, Rows]:
+        return trial_split(self.config, self.images, trial)
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         assert self.images.labels is not None

@@ -22,18 +22,18 @@ class Data(Protocol):
 
     >>> import numpy as np, torch
     >>> class Noise:
-    ...     def sides(self, trial):
+    ...     def split(self, trial):
     ...         rows = np.random.default_rng(trial).permutation(10)
     ...         return rows[:7], rows[7:]
     ...
     ...     def batch(self, rows):
     ...         return torch.zeros(len(rows), 1, 16, 16), torch.from_numpy(rows % 2)
     >>> data: Data = Noise()
-    >>> data.batch(data.sides(trial=0)[1])[0].shape
+    >>> data.batch(data.split(trial=0)[1])[0].shape
     torch.Size([3, 1, 16, 16])
     """
 
-    def sides(self, trial: int) -> tuple[Rows, Rows]:
+    def split(self, trial: int) -> tuple[Rows, Rows]:
         """Return the rows that train and the rows that validate in that trial."""
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from .inputs import Progress, Rows, RunInputs
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.unet import FORMS, unet
 from .study import Study
-from .trial.sides import sides_of
+from .training.split import trial_split
 
 IMAGES = ImageKind(
     name="kvasir",
@@ -146,9 +146,9 @@ class KvasirData:
     images: Stack
     masks: Stack
 
-    def sides(self, trial: int) -> tuple[Rows, Rows]:
+    def split(self, trial: int) -> tuple[Rows, Rows]:
         """Only copies train, only originals validate."""
-        training, validation = sides_of(self.config, self.originals, trial, counts=SPLIT)
+        training, validation = trial_split(self.config, self.originals, trial, counts=SPLIT)
         return len(self.originals) + rows_for(self.copies, training), validation
 
     def count_originals(self, rows: Rows) -> int:

@@ -16,8 +16,8 @@ from .code_version import code_version
 from .config import CONFIG, MOVABLE, Began, RunConfig, checked, read_run
 from .data.stored import open_stored
 from .errors import StudyError
-from .execute.base import Executor, Task
-from .execute.local import run_jobs
+from .executors.base import Executor, Task
+from .executors.local import run_jobs
 from .files import write_whole
 from .inputs import RunInputs
 from .network_file import Keep
@@ -26,7 +26,7 @@ from .reference import parse_reference
 from .results import HELD_OUT, JobFiles, add_to_table, restore_lines
 from .samples import write_samples
 from .study import Study
-from .trial.job import Done, Event, Failed, Job
+from .training.job import Done, Event, Failed, Job
 
 # Settings that may grow when a run is started again.
 EXTENSIBLE = ("trials", "models", "epochs")
@@ -45,7 +45,7 @@ class Watcher(Protocol):
     ) -> None:
         """Training starts: the number of all jobs, and the epochs so far of the unfinished."""
 
-    def sides(self, training: int, validation: int) -> None:
+    def split(self, training: int, validation: int) -> None:
         """Show how many samples train and how many validate, copies included."""
 
     def notice(self, text: str) -> None:
@@ -192,7 +192,7 @@ class _Run:
         if missing:
             self._check_version()
         inputs = study.prepare(self.config, count, watch.preparing)
-        training, validation = study.open(self.config, inputs).sides(0)
+        training, validation = study.open(self.config, inputs).split(0)
         with _locked(folder):
             self.agree()  # another process may have begun or extended the run meanwhile
             if missing:
@@ -205,7 +205,7 @@ class _Run:
         failures = []
         if missing:
             watch.begin(self.config, inputs, len(asked), missing)
-            watch.sides(len(training), len(validation))
+            watch.split(len(training), len(validation))
             task = Task(study, self.config, inputs, folder, code, self.keep)
             for event in execute(list(missing), count, task):
                 watch.show(event)

@@ -18,14 +18,14 @@ from .errors import StudyError
 from .image_data import open_image_data, prepare_images
 from .inputs import Data, Progress, RunInputs
 from .networks.layer_rows import ModelTable, tables_of
-from .trial.losses import dice_loss
-from .trial.metrics import CLASSIFICATION, SEGMENTATION, Classification, Metric, Segmentation
+from .training.losses import dice_loss
+from .training.metrics import CLASSIFICATION, SEGMENTATION, Classification, Metric, Segmentation
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class Metrics(Protocol):
-    """Measures a network on the validation set; see trial/metrics.py."""
+    """Measures a network on the validation set; see training/metrics.py."""
 
     def update(self, output: Tensor, target: Tensor, /) -> None: ...
 

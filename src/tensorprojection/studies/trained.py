@@ -45,8 +45,8 @@ from .registry import config_of, find_study, read_config
 from .results import HELD_OUT, JobFiles, write_results
 from .samples import write_samples
 from .study import Study
-from .trial.observer import Observer
-from .trial.train import output_of
+from .training.observer import Observer
+from .training.train import output_of
 
 Trial = int | Literal["best"]
 Network = Callable[[Tensor], Tensor]
@@ -247,7 +247,7 @@ def _validation_images(trained: Trained) -> NDArray[np.uint8]:
     inputs = study.prepare(config, 1, lambda what, done, of: None)
     if "images" not in inputs.folders:
         raise StudyError(f"The {study.name} study has no images to check an export on.")
-    _, validation = study.open(config, inputs).sides(trained.about.trial - 1)
+    _, validation = study.open(config, inputs).split(trained.about.trial - 1)
     images: NDArray[np.uint8] = open_stored(inputs.folders["images"]).images[validation]
     return images
 
@@ -455,7 +455,7 @@ class Evaluation:
 class EvaluationData(ImageData):
     """Images to measure networks on: none trains, all validate."""
 
-    def sides(self, trial: int) -> tuple[Rows, Rows]:
+    def split(self, trial: int) -> tuple[Rows, Rows]:
         return np.arange(0), np.arange(len(self.images))
 
 

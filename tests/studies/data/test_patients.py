@@ -35,7 +35,7 @@ def split_of(folder, **flags):
     study = STUDIES["oct"]
     config = resolve(study, "smoke", None, {"data": str(folder), "split": "patient", **flags})
     data = study.open(config, study.prepare(config, 1, lambda *_: None))
-    return [{patient_of(name) for name in data.images.names[rows]} for rows in data.sides(0)]
+    return [{patient_of(name) for name in data.images.names[rows]} for rows in data.split(0)]
 
 
 @pytest.mark.parametrize("how", ["pattern", "whole match", "csv", "csv of last parts", "texts"])
@@ -68,7 +68,7 @@ def test_numbers_are_the_data_sets_own(tmp_path, picture):
         settings = {"data": str(tmp_path / "scans"), "split": "patient", **flags}
         config = resolve(study, "smoke", None, settings)
         data = study.open(config, study.prepare(config, 1, lambda *_: None))
-        rows.append(np.concatenate(data.sides(0)))
+        rows.append(np.concatenate(data.split(0)))
     np.testing.assert_array_equal(*rows)
 
 

@@ -7,8 +7,8 @@ from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.phantoms import chest, oct, polyp  # noqa: A004
 from tensorprojection.studies.data.phantoms.textures import BLOCK
 from tensorprojection.studies.oct import OCT, OctData
-from tensorprojection.studies.trial.job import Epoch, Job
-from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.training.job import Epoch, Job
+from tensorprojection.studies.training.train import train
 
 KINDS = pytest.mark.parametrize("kind", [oct, chest, polyp], ids=["oct", "chest", "polyp"])
 
@@ -114,7 +114,7 @@ def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model():
     assert max(accuracy[:4]) < 0.97
     assert accuracy[-1] > 0.65
 
-    training, validation = data.sides(0)
+    training, validation = data.split(0)
     pixels = images.images.reshape(len(images), -1)
     scale = StandardScaler().fit(pixels[training])
     x, x_new = scale.transform(pixels[training]), scale.transform(pixels[validation])

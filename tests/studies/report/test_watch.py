@@ -7,7 +7,7 @@ from synthetic_runs import synthetic_run
 from tensorprojection.cli.tensorboard import Events
 from tensorprojection.cli.watch import look, shown
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.trial.job import Epoch, Job
+from tensorprojection.studies.training.job import Epoch, Job
 
 
 def test_a_run_under_way_is_seen_by_its_files(tmp_path):

@@ -25,7 +25,7 @@ from torch import nn
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.nn.hope import HOPE
 
-from ..trial.seeds import parameter_seed
+from ..training.seeds import parameter_seed
 from .layers import Contraction
 
 M = TypeVar("M", bound=nn.Module)

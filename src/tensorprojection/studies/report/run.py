@@ -35,7 +35,7 @@ from ..results import (
 )
 from ..samples import Samples, read_samples
 from ..study import Study
-from ..trial.metrics import TRAIN_LOSS, Metric, metric_by_name
+from ..training.metrics import TRAIN_LOSS, Metric, metric_by_name
 from .statistics import Comparison, Floats, compare
 
 

@@ -32,8 +32,8 @@ from ..data.stored import content_of, is_received, receive
 from ..errors import StudyError
 from ..processes import end_with_parent, memory_settings, start_process
 from ..registry import import_study
-from ..trial.checkpoint import JobState, resume
-from ..trial.job import Done, Epoch, Event, Failed, Job, MergedSteps, Notice
+from ..training.checkpoint import JobState, resume
+from ..training.job import Done, Epoch, Event, Failed, Job, MergedSteps, Notice
 from .base import JobTrainer, Lost, Task, run_pool
 
 CONNECT_SECONDS = 60.0  # for the cluster to answer

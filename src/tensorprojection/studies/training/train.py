@@ -114,7 +114,7 @@ def set_up(job: Job, study: Study[Any], config: RunConfig, data: Data) -> Traini
 
     Its networks share the trial's split, their common initial values and the order of batches.
     """
-    training, validation = data.sides(job.trial)
+    training, validation = data.split(job.trial)
     torch.manual_seed(start_seed(config.seed, job.trial))
     drawn = batch_order(config.seed, job.trial, 0, len(training))  # rows may be sorted by class
     first, _ = data.batch(training[drawn[:FIRST]])

@@ -10,8 +10,8 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from tensorprojection.studies.trial.losses import dice_loss
-from tensorprojection.studies.trial.metrics import (
+from tensorprojection.studies.training.losses import dice_loss
+from tensorprojection.studies.training.metrics import (
     CLASSIFICATION,
     SEGMENTATION,
     Classification,

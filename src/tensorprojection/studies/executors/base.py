@@ -27,9 +27,9 @@ from ..network_file import Keep
 from ..registry import config_of, import_study
 from ..results import JobFiles
 from ..study import Study
-from ..trial.checkpoint import JobState, resume
-from ..trial.job import Done, Emit, Epoch, Event, Failed, Job, Notice, Restarted, Step
-from ..trial.train import train
+from ..training.checkpoint import JobState, resume
+from ..training.job import Done, Emit, Epoch, Event, Failed, Job, Notice, Restarted, Step
+from ..training.train import train
 
 # A job that ends its process this often without finishing an epoch is given up.
 ATTEMPTS = 3

@@ -7,7 +7,7 @@ from torch import nn
 
 from tensorprojection import TensorProjection
 from tensorprojection.studies.observed import parse_observed
-from tensorprojection.studies.trial.observer import Observer
+from tensorprojection.studies.training.observer import Observer
 
 
 @pytest.fixture

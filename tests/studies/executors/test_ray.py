@@ -22,12 +22,12 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tens
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 from tensorprojection.studies.code_version import code_version  # noqa: E402
-from tensorprojection.studies.execute import executor as executor_of  # noqa: E402
-from tensorprojection.studies.execute import ray as module  # noqa: E402
-from tensorprojection.studies.execute.base import Task  # noqa: E402
-from tensorprojection.studies.execute.local import run_jobs  # noqa: E402
-from tensorprojection.studies.execute.ray import RayOptions, Trainer, connected  # noqa: E402
-from tensorprojection.studies.trial.job import Epoch, Restarted  # noqa: E402
+from tensorprojection.studies.executors import executor as executor_of  # noqa: E402
+from tensorprojection.studies.executors import ray as module  # noqa: E402
+from tensorprojection.studies.executors.base import Task  # noqa: E402
+from tensorprojection.studies.executors.local import run_jobs  # noqa: E402
+from tensorprojection.studies.executors.ray import RayOptions, Trainer, connected  # noqa: E402
+from tensorprojection.studies.training.job import Epoch, Restarted  # noqa: E402
 
 # Ray's own, about its own: sockets and processes that it closes when it is done.
 pytestmark = [

@@ -19,11 +19,11 @@ from tensorprojection.studies.oct import HOPE_BETA
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import COUNTS, NOT_METRICS, JobFiles, as_line
 from tensorprojection.studies.study import Study
-from tensorprojection.studies.trial import checkpoint
-from tensorprojection.studies.trial import train as training
-from tensorprojection.studies.trial.job import Epoch, Job, Notice, Step
-from tensorprojection.studies.trial.seeds import batch_order, start_seed
-from tensorprojection.studies.trial.train import train
+from tensorprojection.studies.training import checkpoint
+from tensorprojection.studies.training import train as training
+from tensorprojection.studies.training.job import Epoch, Job, Notice, Step
+from tensorprojection.studies.training.seeds import batch_order, start_seed
+from tensorprojection.studies.training.train import train
 
 
 def smoke(name, **flags):
@@ -90,9 +90,9 @@ class Recorder:
     def __init__(self, data):
         self.data, self.asked, self.seen = data, [], []
 
-    def sides(self, trial):
+    def split(self, trial):
         self.asked.append(trial)
-        return self.data.sides(trial)
+        return self.data.split(trial)
 
     def batch(self, rows):
         self.seen.append(rows.tolist())
@@ -118,7 +118,7 @@ def test_every_epoch_goes_through_all_training_rows_in_an_order_of_its_own(name,
     study, config, data = opened(name)
     recorder = Recorder(data)
     trained(tmp_path, Job(1, "base"), study, config, recorder)
-    training_rows, validation_rows = (side.tolist() for side in data.sides(1))
+    training_rows, validation_rows = (side.tolist() for side in data.split(1))
     seen = iter(recorder.seen[1:])  # after the first images, from which some networks start
     orders = []
     for epoch in (1, 2):
@@ -147,7 +147,7 @@ def test_no_copy_validates_nor_an_original_whose_copies_train(name):
     _, _, data = opened(name)
     count = len(data.images) if name == "chest" else len(data.originals)
     for trial in range(8):
-        training_rows, validation = data.sides(trial)
+        training_rows, validation = data.split(trial)
         assert validation.max() < count
         copies = training_rows[training_rows >= count]
         originals = training_rows[training_rows < count]
@@ -175,7 +175,7 @@ def test_a_network_may_start_from_training_images_of_all_classes(tmp_path, monke
     trained(tmp_path, Job(0, "mpca"), study, config, recorder)
     first = recorder.seen[0]
     assert len(first) == 24
-    assert set(first) <= set(data.sides(0)[0].tolist())
+    assert set(first) <= set(data.split(0)[0].tolist())
     assert set(data.images.labels[first].tolist()) == {0, 1, 2, 3}
 
 
@@ -247,7 +247,7 @@ def test_the_mpca_start_is_that_of_the_trials_training_features_and_learns(tmp_p
     spy, recorder = Starts(study), Recorder(data)
     events = trained(tmp_path, Job(1, "tpl-mpca"), spy.study, config, recorder)
     first = recorder.seen[0]
-    assert set(first) <= set(data.sides(1)[0].tolist())
+    assert set(first) <= set(data.split(1)[0].tolist())
     features = data.batch(np.array(first))[0].double()
     vectors = (features - features.mean(0)).movedim(1, -1).flatten(0, -2)
     W = spy.kept[0]["projection.W1"].double()
@@ -316,7 +316,7 @@ def test_rows_and_events(name, tmp_path):
     assert [event.row for event in events if isinstance(event, Epoch)] == kept
     assert isinstance(events[-1], Epoch)
     steps = [event for event in events if isinstance(event, Step)]
-    count = len(data.sides(0)[0])
+    count = len(data.split(0)[0])
     assert sum(step.images for step in steps) == 2 * count
     assert math.isclose(sum(step.share for step in steps), 1)
     assert [step.epoch for step in steps] == sorted(step.epoch for step in steps)
@@ -365,7 +365,7 @@ def test_an_epoch_is_adam_on_the_mean_cross_entropy(tmp_path):
     pixels = torch.from_numpy(data.images.images.astype(np.float64) / 255)[:, None]
     pixels = pixels.repeat(1, 3, 1, 1)
     labels = torch.tensor(np.array(data.images.labels))
-    training_rows, validation = data.sides(1)
+    training_rows, validation = data.split(1)
     order = training_rows[batch_order(config.seed, 1, 1, len(training_rows))]
     assert len(order) % 15 != 0
     losses = []
@@ -394,7 +394,7 @@ def test_an_epoch_is_adam_on_the_mean_cross_entropy(tmp_path):
 def test_validation_is_without_dropout_and_with_running_statistics(name, model, tmp_path):
     study, config, data = opened(name)
     events = trained(tmp_path, Job(0, model), study, config, data)
-    _, validation = data.sides(0)
+    _, validation = data.split(0)
     x, y = data.batch(validation)
     network = study.network(config, model, x)
     epochs = [event.row for event in events if isinstance(event, Epoch)]
@@ -417,7 +417,7 @@ def test_the_hope_penalty_is_minimised_but_is_no_part_of_the_loss(tmp_path):
     torch.manual_seed(start_seed(config.seed, 0))
     network = study.network(config, "hope", torch.empty(0))
     network.to(memory_format=torch.channels_last)
-    order = data.sides(0)[0][batch_order(config.seed, 0, 1, len(data.sides(0)[0]))]
+    order = data.split(0)[0][batch_order(config.seed, 0, 1, len(data.split(0)[0]))]
     x, y = data.batch(order)
     loss = functional.cross_entropy(network(x), y)
     assert row["train_loss"] == pytest.approx(loss.item(), abs=1e-6)
@@ -443,7 +443,7 @@ def test_the_hope_penalty_is_minimised_but_is_no_part_of_the_loss(tmp_path):
 
 def test_only_hope_has_a_penalty():
     study, config, data = opened("oct")
-    first, _ = data.batch(data.sides(0)[0])
+    first, _ = data.batch(data.split(0)[0])
     for model in study.models:
         penalty = study.penalty(study.network(config, model, first))
         assert (penalty is not None) == (model == "hope")
@@ -456,8 +456,8 @@ class Uncached:
         self.data, self.name, self.seen = data, name, []
         self.network = backbone(name)
 
-    def sides(self, trial):
-        return self.data.sides(trial)
+    def split(self, trial):
+        return self.data.split(trial)
 
     def batch(self, rows):
         self.seen.append(rows.tolist())
@@ -727,7 +727,7 @@ def test_adamw_decays_the_weights_and_adam_does_not(tmp_path):
         norms[decay] = events.states[-1].network["dense1.weight"].norm().item()
     plain = trained(tmp_path / "adam", Job(0, "base"), study, config, data)
     # Without decay AdamW is Adam; with it each of the steps shrinks every weight.
-    steps = math.ceil(len(data.sides(0)[0]) / config.batch)
+    steps = math.ceil(len(data.split(0)[0]) / config.batch)
     assert plain.states[-1].network["dense1.weight"].norm().item() == norms[0.0]
     expected = norms[0.0] * (1 - config.learning_rate * 0.5) ** steps
     assert norms[0.5] == pytest.approx(expected, rel=1e-3)

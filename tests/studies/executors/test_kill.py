@@ -12,10 +12,10 @@ import pytest
 from small_runs import carry_out, carry_out_here, results, smoke
 
 from tensorprojection.studies.code_version import code_version
-from tensorprojection.studies.execute.base import JobTrainer, Task
+from tensorprojection.studies.executors.base import JobTrainer, Task
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import JobFiles
-from tensorprojection.studies.trial.job import Done, Job
+from tensorprojection.studies.training.job import Done, Job
 
 # One job, killed many times
 

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from ..processes import end_with_parent, start_process
-from ..trial.job import Done, Event, Failed, Job, MergedSteps
+from ..training.job import Done, Event, Failed, Job, MergedSteps
 from .base import JobTrainer, Lost, Task, run_pool
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprojection.studies.trial.seeds import (
+from tensorprojection.studies.training.seeds import (
     batch_order,
     parameter_seed,
     share_seed,

@@ -9,7 +9,7 @@ from ..inputs import Rows
 from .seeds import share_seed, split_seed
 
 
-def sides_of(
+def trial_split(
     config: RunConfig, images: ImageSet, trial: int, counts: tuple[int, int] | None = None
 ) -> tuple[Rows, Rows]:
     """The originals that train and those that validate in that trial.

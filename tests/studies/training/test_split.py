@@ -7,7 +7,7 @@ from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.trial.sides import sides_of
+from tensorprojection.studies.training.split import trial_split
 
 LABELS = np.repeat(np.arange(4), [100, 100, 60, 40])
 IMAGES = ImageSet(
@@ -25,8 +25,8 @@ def config(name="oct", **flags):
 
 @pytest.mark.parametrize("split", ["image", "patient"])
 def test_a_share_of_the_training_side_and_all_of_the_other(split):
-    whole, validation = sides_of(config(split=split), IMAGES, 3)
-    part, same = sides_of(config(split=split, train_share=0.25), IMAGES, 3)
+    whole, validation = trial_split(config(split=split), IMAGES, 3)
+    part, same = trial_split(config(split=split, train_share=0.25), IMAGES, 3)
     np.testing.assert_array_equal(same, validation)
     assert set(part) <= set(whole)
     assert len(set(part)) == len(part) == round(0.25 * len(whole))
@@ -38,17 +38,17 @@ def test_every_trial_draws_its_own_share():
     # Seen against one training side, so that another split does not pass for another draw.
     drawn = []
     for trial in range(2):
-        whole, _ = sides_of(config(), IMAGES, trial)
-        part, _ = sides_of(config(train_share=0.5), IMAGES, trial)
+        whole, _ = trial_split(config(), IMAGES, trial)
+        part, _ = trial_split(config(train_share=0.5), IMAGES, trial)
         drawn.append(tuple(np.searchsorted(whole, part)))
-        again, _ = sides_of(config(train_share=0.5), IMAGES, trial)
+        again, _ = trial_split(config(train_share=0.5), IMAGES, trial)
         np.testing.assert_array_equal(again, part)
     assert drawn[0] != drawn[1]
 
 
 def test_the_whole_share_is_the_whole_side():
     np.testing.assert_array_equal(
-        sides_of(config(train_share=1.0), IMAGES, 0)[0], sides_of(config(), IMAGES, 0)[0]
+        trial_split(config(train_share=1.0), IMAGES, 0)[0], trial_split(config(), IMAGES, 0)[0]
     )
 
 
@@ -60,8 +60,8 @@ def test_copies_of_images_that_are_left_out_do_not_train(name, monkeypatch, tmp_
     data = study.open(asked, study.prepare(asked, 1, lambda *_: None))
     originals = data.images if name == "chest" else data.originals
     counts = None if name == "chest" else (700, 300)
-    kept, validation = sides_of(asked, originals, 0, counts)
-    training, validating = data.sides(0)
+    kept, validation = trial_split(asked, originals, 0, counts)
+    training, validating = data.split(0)
     np.testing.assert_array_equal(validating, validation)
     copies = training[training >= len(originals)] - len(originals)
     assert len(copies)

@@ -9,8 +9,8 @@ from torch import nn
 
 from tensorprojection import TensorProjection
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.trial.job import Job
-from tensorprojection.studies.trial.train import output_of, set_up, validate
+from tensorprojection.studies.training.job import Job
+from tensorprojection.studies.training.train import output_of, set_up, validate
 
 MIXED = "bf16-mixed"
 

@@ -5,10 +5,10 @@ import torch
 from small_runs import smoke
 
 from tensorprojection.studies.code_version import code_version
-from tensorprojection.studies.execute import base
-from tensorprojection.studies.execute.base import ATTEMPTS, JobTrainer, Lost, Task, run_pool
+from tensorprojection.studies.executors import base
+from tensorprojection.studies.executors.base import ATTEMPTS, JobTrainer, Lost, Task, run_pool
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.trial.job import Done, Epoch, Failed, Job, Restarted
+from tensorprojection.studies.training.job import Done, Epoch, Failed, Job, Restarted
 
 JOB, OTHER = Job(0, "base"), Job(1, "base")
 
