@@ -394,7 +394,7 @@ def other_code(monkeypatch):
     """``other_code()``: the code is another from now on."""
 
     def change():
-        for name in ("run", "trial.train", "execute.base"):
+        for name in ("run", "training.train", "executors.base"):
             module = f"tensorprojection.studies.{name}.code_version"
             monkeypatch.setattr(module, lambda *study: OTHER)
 
