@@ -11,10 +11,7 @@ from tensorprojection.ops import plan
 from tensorprojection.ops.plan import (
     Costs,
     candidates,
-    chain_cost,
-    last_cost,
     make_plan,
-    pair_cost,
     tile_order,
 )
 
@@ -38,39 +35,31 @@ def multiplications(order, before, after):
     return total
 
 
-def share_of_full_rate(rows, columns, behind):
-    if behind == 1:
-        return 1 / (1 + plan.SMALL * (1 / rows + 1 / columns))
-    slow = 1 + 1.5 * plan.SMALL * (1 / rows + 1 / columns + 1 / behind)
-    return min(1.0, behind / plan.VECTOR) / slow
-
-
-def cost(group, before, after, tiles, contraction):
+def cost(group, before, after, contraction):
     moved = 4.0 * (prod(before) + prod(after))
     p = [before[k - 1] for k in group]
     q = [after[k - 1] for k in group]
-    behind = prod(before[group[-1] :])
     others = prod(before) // prod(p)
-    together = tiles and len(group) > 1
-    if together:
+    if len(group) > 1:
         large, small = (p, q) if prod(p) >= prod(q) else (q, p)
         orders = permutations(range(len(p)))
         one = min(multiplications(o, large, small) for o in orders) / plan.TILE_RATE
+        one *= 2 if contraction else 1
     else:
-        rate = share_of_full_rate(prod(p), prod(q), 1 if tiles else behind)
-        one = prod(p) * prod(q) / rate
+        rate = 1 / (1 + plan.SMALL * (1 / p[0] + 1 / q[0]))
+        one = p[0] * q[0] / rate
     computed = 2.0 * others * one / plan.FLOPS_PER_BYTE
-    packed = moved / 2 if tiles else 0.0
-    if contraction:
-        if not tiles and behind > 1:
-            moved *= 2
-        if together:
-            computed *= 2
-    return max(moved, computed) + packed + plan.PASS_BYTES
+    return max(moved, computed) + moved / 2 + plan.PASS_BYTES
 
 
-def chain(steps, source, target, tiles):
-    return sum(cost(*step, tiles, False) for step in walk(steps, source, target))
+def chain(steps, source, target):
+    return sum(cost(*step, False) for step in walk(steps, source, target))
+
+
+def pair(steps, large, small):
+    """X shrinks up to the last step, Z grows all the way, and at each step the two meet."""
+    meetings = sum(cost(*step, True) for step in walk(steps, large, small))
+    return chain(steps[:-1], large, small) + meetings + chain(steps[::-1], small, large)
 
 
 sizes = st.lists(
@@ -85,42 +74,27 @@ def drawn(pairs):
     return large, small, tuple(k for k in range(1, len(pairs) + 1) if k != 2 or len(pairs) < 3)
 
 
-@given(sizes, st.booleans())
-def test_costs_are_those_of_the_note(pairs, tiles):
+@given(sizes)
+def test_costs_are_those_of_the_note(pairs):
     large, small, touched = drawn(pairs)
-    for steps in candidates(touched, large, small, tiles):
-        assert chain_cost(steps, large, small, tiles) == pytest.approx(
-            chain(steps, large, small, tiles)
-        )
-        backwards = steps[::-1]
-        assert chain_cost(backwards, small, large, tiles) == pytest.approx(
-            chain(backwards, small, large, tiles)
-        )
-        # X shrinks up to the last step and Z grows up to the first, and at each the two meet.
-        meetings = sum(cost(*step, tiles, True) for step in walk(steps, large, small))
-        pair = chain(steps[:-1], large, small, tiles) + meetings
-        pair += chain(backwards[:-1], small, large, tiles)
-        assert pair_cost(steps, large, small, tiles) == pytest.approx(pair)
-        *_, final = walk(backwards, small, large)
-        assert last_cost(steps, large, small, tiles) == pytest.approx(cost(*final, tiles, False))
+    costs = Costs(large, small)
+    for steps in candidates(touched, large, small):
+        assert costs.shrink(steps) == pytest.approx(chain(steps, large, small))
+        assert costs.grow(steps) == pytest.approx(chain(steps, small, large))
+        assert costs.pair(steps) == pytest.approx(pair(steps, large, small))
 
 
-@given(sizes, st.booleans())
-def test_the_plan_is_the_cheapest_by_them(pairs, tiles):
+@given(sizes)
+def test_the_plan_is_the_cheapest_by_them(pairs):
     large, small, touched = drawn(pairs)
-    ways = list(candidates(touched, large, small, tiles))
-    made = make_plan(large, small, touched, tiles)
-    grown = {steps: chain(steps, small, large, tiles) for steps in ways}
-    least = min(grown.values())
-    assert chain(made.shrink, large, small, tiles) == pytest.approx(
-        min(chain(steps, large, small, tiles) for steps in ways)
-    )
-    assert grown[made.grow] == pytest.approx(least)
-    whole = Costs(large, small, touched, tiles)
-    assert whole.pair(made.pair) == pytest.approx(min(map(whole.pair, ways)))
-    if tiles:
-        assert made.joint
-    assert make_plan(large, small, touched).tiles is False
+    options = list(candidates(touched, large, small))
+    made = make_plan(large, small, touched)
+    shrunk = [chain(steps, large, small) for steps in options]
+    grown = [chain(steps, small, large) for steps in options]
+    paired = [pair(steps, large, small) for steps in options]
+    assert chain(made.shrink, large, small) == pytest.approx(min(shrunk))
+    assert chain(made.grow, small, large) == pytest.approx(min(grown))
+    assert pair(made.pair, large, small) == pytest.approx(min(paired))
 
 
 @given(sizes)
@@ -135,17 +109,17 @@ def test_many_modes_go_by_how_much_they_shrink():
     count = plan.SEARCH_LIMIT + 1
     large, small = (8,) * count, tuple(1 + k % 8 for k in range(count))
     touched = tuple(range(1, count + 1))
-    ways = list(candidates(touched, large, small))
-    one_by_one = [k for (k,) in ways[0]]
+    options = list(candidates(touched, large, small))
+    one_by_one = [k for (k,) in options[0]]
     shrinkage = [small[k - 1] for k in one_by_one]
     assert shrinkage == sorted(shrinkage)
     assert sorted(one_by_one) == list(touched)
-    assert ways[1] == ways[0][::-1]
-    assert len(ways) == 2
+    assert options[1] == options[0][::-1]
+    assert len(options) == 2
 
 
-def test_a_kronecker_product_that_would_be_too_large_is_no_candidate():
-    ways = [*candidates((1, 2, 3), large=(4, 600, 4), small=(2, 600, 2))]
-    assert {len(group) for steps in ways for group in steps} == {1}
+def test_modes_that_do_not_fit_a_tile_go_alone():
+    options = [*candidates((1, 2, 3), large=(4, 900, 4), small=(2, 900, 2))]
+    assert {len(group) for steps in options for group in steps} == {1}
     few = [*candidates((1, 2, 3), large=(4, 6, 4), small=(2, 6, 2))]
     assert {len(group) for steps in few for group in steps} == {1, 2, 3}

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from .. import functional
-from ..ops.dtypes import cast, map_dtype
-from ..ops.torch_steps import derivative_dtype
+from ..ops.dtypes import cast, derivative_dtype, map_dtype
 from ..ops.tracing import is_exporting, outside_jit_trace, without_modes
 
 

@@ -1,8 +1,7 @@
-"""What was chosen for a layer and an input, and why: ``tp.explain(layer, x)``."""
+"""The steps that compute a layer for an input: ``tp.explain(layer, x)``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,113 +9,79 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 
 from ..errors import ProjectionValueError
-from ..ops.dtypes import check_input
+from ..ops import torch_steps
+from ..ops.dtypes import HALF, check_input
 from ..ops.kernels.library import kernels
-from ..ops.layout import Layout, layout_of
-from ..ops.plan import Costs, Steps
+from ..ops.layout import layout_of, memory_order
 from .layers import TensorProjection, TransposeTensorProjection
 
-Modes = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The steps of one map, in modes (from 1); modes in one step go together."""
-
-    what: str
-    steps: Modes
-    bytes_per_row: float
-    alternatives: tuple[tuple[Modes, float], ...]
-
-    def __str__(self) -> str:
-        text = f"{self.what:<17} {_words(self.steps)}"
-        if self.alternatives:
-            steps, cost = self.alternatives[0]
-            text += f"; next best ({cost / self.bytes_per_row:.2f}× the cost): {_words(steps)}"
-        return text
+Steps = tuple[tuple[int, ...], ...]  # modes, from 1; modes in one step go together
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The plan for one layer and one input, as :func:`explain` returns it; print it.
+    """The steps for one layer and one input, as :func:`explain` returns them; print it.
 
     >>> import torch, tensorprojection as tp
     >>> layer = tp.TensorProjection((32, 12, 12), (20, None, None))
-    >>> tp.explain(layer, torch.randn(8, 32, 12, 12)).forward.steps  # the channels, in one step
+    >>> tp.explain(layer, torch.randn(8, 32, 12, 12)).forward
     ((1,),)
     """
 
-    memory_order: tuple[int, ...]
-    compiled: bool  # by compiled kernels, or by torch's own operations
-    forward: Choice
-    backward: Choice
-    derivative: Choice
+    memory_order: tuple[int, ...]  # the modes, from the outermost in memory on
+    compiled: bool  # with the compiled kernels, or with torch's own operations
+    forward: Steps
+    backward: Steps  # of the input's gradient
+    derivative: Steps  # of the gradients of all U's, and of the input's with them
 
     def __str__(self) -> str:
+        used = "compiled kernels" if self.compiled else "torch's operations"
         order = ", ".join(map(str, self.memory_order))
-        by = "compiled kernels" if self.compiled else "torch's operations"
         return "\n".join(
             [
-                f"modes in memory   {order}; by {by}",
-                *map(str, (self.forward, self.backward, self.derivative)),
+                f"modes in memory   {order}; {used}",
+                f"forward           {_words(self.forward)}",
+                f"backward, input   {_words(self.backward)}",
+                f"backward, all     {_words(self.derivative)}",
             ]
         )
 
 
 def explain(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Explanation:
-    """Which products, in which order, carry out the layer for an input like x, and why.
+    """Return the matrix products, and their order, that compute the layer for an input like x.
 
     >>> import torch, tensorprojection as tp
     >>> layer = tp.TensorProjection((32, 12, 12), (32, 6, 6))
     >>> print(tp.explain(layer, torch.randn(300, 32, 12, 12)))
-    modes in memory   1, 2, 3; by ...
-    forward           modes 2+3 together; next best (...× the cost): mode ..., then mode ...
-    backward, input   modes 2+3 together; next best (...× the cost): mode ..., then mode ...
-    backward, U       modes 2+3 together; next best (...× the cost): mode ..., then mode ...
-
-    The costs are those by which the plan was chosen (plan.py): bytes moved per row, or their worth
-    in arithmetic. Those of the last line count both gradients, as the backward pass gives both.
+    modes in memory   1, 2, 3; ...
+    forward           mode...
+    backward, input   mode...
+    backward, all     mode...
     """
     if any(isinstance(W, UninitializedParameter) for W in layer.Ws):
         raise ProjectionValueError(
-            "Expected a layer that knows its shapes, as a lazy one does after its first call."
+            "This lazy layer has no shapes yet. Call it once with an input before explain()."
         )
     check_input(x, layer.in_shape)
-    tiles = bool(kernels()) and x.dtype == torch.float32 and x.device.type == "cpu"
-    layout = layout_of(x, layer.Ws, transposed=layer.transposed, tiles=tiles)
-    p = layout.plan
-    costs = Costs(p.large, p.small, p.touched, p.tiles)
-    shrink = _choice(layout, p.shrink, costs.ways, costs.shrink)
-    grow = _choice(layout, p.grow, costs.ways, costs.grow)
-    pair = _choice(layout, p.pair, costs.ways, costs.pair)
-    forward, backward = (grow, shrink) if layer.transposed else (shrink, grow)
     b = x.ndim - layer.order
-    return Explanation(
-        tuple(a - b + 1 for a in layout.axes if a >= b),
-        p.tiles,
-        forward("forward"),
-        backward("backward, input"),
-        pair("backward, U"),
+    axes = memory_order(x, b)
+    in_memory = tuple(a - b + 1 for a in axes if a >= b)
+    fast = kernels() and x.device.type == "cpu" and x.dtype in (torch.float32, *HALF)
+    layout = layout_of(x, layer.Ws, transposed=layer.transposed) if fast else None
+    if layout is None:
+        steps = torch_steps.steps_of(x, layer.Ws, layer.transposed, axes)
+        one_by_one = tuple((axes[axis] - b + 1,) for axis, _ in steps)
+        return Explanation(in_memory, False, one_by_one, one_by_one[::-1], one_by_one[::-1])
+    plan, by_axis = layout.plan, layout.modes
+    shrink, grow, pair = (
+        tuple(tuple(1 + mode for k in g if (mode := by_axis[k - 1]) is not None) for g in steps)
+        for steps in (plan.shrink, plan.grow, plan.pair)
     )
+    forward, backward = (grow, shrink) if layer.transposed else (shrink, grow)
+    return Explanation(in_memory, True, forward, backward, pair)
 
 
-def _choice(
-    layout: Layout, steps: Steps, ways: list[Steps], cost: Callable[[Steps], float]
-) -> Callable[[str], Choice]:
-    others = sorted((cost(s), s) for s in ways if s != steps)
-
-    def modes(s: Steps) -> Modes:
-        return tuple(
-            tuple(mode + 1 for mode in (layout.modes[k - 1] for k in group) if mode is not None)
-            for group in s
-        )
-
-    return lambda what: Choice(
-        what, modes(steps), cost(steps), tuple((modes(s), c) for c, s in others)
-    )
-
-
-def _words(steps: Modes) -> str:
+def _words(steps: Steps) -> str:
     if not steps:
         return "no mode changes"
     return ", then ".join(

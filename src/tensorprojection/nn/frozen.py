@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from ..functional import back_project, project
 from ..ops.dtypes import check_input
-from ..ops.multilinear import mode_matmul
+from ..ops.torch_steps import mode_matmul
 from ..ops.tracing import outside_jit_trace
 from ..shapes import Shape
 

@@ -12,6 +12,7 @@ from ..shapes import Shape, check_shape, not_floating
 
 # Devices that cannot hold float64, not even to copy from or to: Apple's.
 WITHOUT_FLOAT64 = {"mps"}
+HALF = (torch.float16, torch.bfloat16)
 
 
 def has_float64(x: Tensor) -> bool:
@@ -68,6 +69,11 @@ def autocasts(x: Tensor) -> bool:
     """Whether autocast is on for x's device."""
     device = x.device.type
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def derivative_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for half types: see Note [The derivative in float32] in torch_steps.py."""
+    return torch.float32 if dtype in HALF else dtype
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -48,13 +48,6 @@ class Layout:
     as_small: Strided
     program: Any = None  # the plan as the C kernels read it; set by them on first use
 
-    def large(self, x: Tensor) -> Tensor:
-        """Return x, in whatever order its axes lie, as (L, large sizes)."""
-        return x.permute(self.axes).reshape(-1, *self.plan.large)
-
-    def small(self, z: Tensor) -> Tensor:
-        return z.permute(self.axes).reshape(-1, *self.plan.small)
-
     def matrices(self, Us: Matrices) -> list[Tensor | None]:
         """Return the matrices of axes 1, 2, …"""
         return [None if k is None else Us[k] for k in self.modes]
@@ -74,27 +67,20 @@ class Layout:
         layout = self.as_large if large else self.as_small
         return like.new_empty_strided(layout.shape, layout.stride)
 
-    def logical(self, y: Tensor, *, large: bool) -> Tensor:
-        """Return the result (L, …) with the axes in the order of the tensor it came from."""
-        to = self.as_large if large else self.as_small
-        return y.contiguous().as_strided(to.shape, to.stride)
 
-
-def layout_of(x: Tensor, Us: Matrices, *, transposed: bool, tiles: bool = False) -> Layout:
+def layout_of(x: Tensor, Us: Matrices, *, transposed: bool) -> Layout | None:
     """Return the layout of an input x: the large side of the map or, transposed, the small one.
 
-    Args:
-        transposed: which of the two maps.
-        tiles: plan for the compiled kernels, if the axes allow it.
+    None if the compiled kernels have nothing to do, or the tensor has too many axes for them.
     """
     shapes = tuple([None if U is None else U.shape for U in Us])
-    return _layout(x.shape, x.stride(), shapes, transposed, tiles and x.numel() > 0)
+    return _layout(x.shape, x.stride(), shapes, transposed) if x.numel() > 0 else None
 
 
 @lru_cache(maxsize=1024)
 def _layout(
-    shape: Sizes, stride: Sizes, matrices: tuple[Sizes | None, ...], transposed: bool, tiles: bool
-) -> Layout:
+    shape: Sizes, stride: Sizes, matrices: tuple[Sizes | None, ...], transposed: bool
+) -> Layout | None:
     b = len(shape) - len(matrices)
     for k, U in enumerate(matrices):
         if b < 0 or (U is not None and (len(U) != 2 or U[transposed] != shape[b + k])):
@@ -119,8 +105,9 @@ def _layout(
             small.append(shape[a])
             modes.append(None)
     touched = tuple(k for k, mode in enumerate(modes, start=1) if mode is not None)
-    tiles = tiles and bool(touched) and len(modes) <= MOST_AXES
-    plan = make_plan(tuple(large), tuple(small), touched, tiles)
+    if not touched or len(modes) > MOST_AXES:
+        return None
+    plan = make_plan(tuple(large), tuple(small), touched)
     large_shape, small_shape = (
         [
             *shape[:b],
@@ -128,9 +115,9 @@ def _layout(
         ]
         for side in (0, 1)
     )
-    rows = prod(large_shape) // max(prod(large), 1)
-    sides = (strided(sizes, axes) for sizes in (large_shape, small_shape))
-    return Layout(axes, tuple(modes), plan, rows, *sides)
+    rows = prod(large_shape) // prod(large)
+    strides = (strided(sizes, axes) for sizes in (large_shape, small_shape))
+    return Layout(axes, tuple(modes), plan, rows, *strides)
 
 
 def strided(shape: Sequence[int], axes: Sizes) -> Strided:

@@ -15,8 +15,8 @@ from . import torch_steps
 from .dtypes import cast, map_dtype, no_autocast
 from .functions import register
 from .kernels import calls
-from .layout import Matrices, inverse, memory_order, order_of_modes
-from .tracing import Strategy, is_exporting, strategy
+from .layout import Matrices, inverse, memory_order
+from .tracing import Strategy, strategy
 
 
 def multilinear(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
@@ -34,7 +34,7 @@ def multilinear(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
             function: Any = Multilinear
             result: Tensor = function.apply(transposed, x, *Us)
             return result
-        return plain(x, Us, transposed=transposed)
+        return torch_steps.multilinear(x, Us, transposed)
 
 
 def _planned(x: Tensor, Us: Matrices) -> bool:
@@ -98,40 +98,6 @@ def _gradients(
 
 def _unfolded(x: Tensor, axis: int) -> Tensor:
     return x.movedim(axis, 0).reshape(x.shape[axis], -1)
-
-
-def plain(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:
-    """Return the map as a chain of products, in the order in which x lies in memory."""
-    matrices = [
-        None if U is None else cast(U.transpose(0, 1) if transposed else U, x.dtype) for U in Us
-    ]
-    if not torch.compiler.is_compiling() and torch.jit.is_tracing():
-        # torch.jit.trace would take sizes for constants, or for tensors.
-        for k, A in enumerate(matrices):
-            x = x if A is None else mode_matmul(x, A, k - len(Us))
-        return x
-    b = x.ndim - len(Us)
-    # torch.export would take a comparison of sizes for a condition on the batch.
-    axes = order_of_modes(x.stride(), b) if is_exporting() else memory_order(x, b)
-    x = x.permute(axes)
-    steps = [
-        (A.shape[1] / A.shape[0], axes.index(b + k), A)
-        for k, A in enumerate(matrices)
-        if A is not None
-    ]
-    for _, axis, A in sorted(steps, key=lambda step: step[:2]):  # the largest reduction first
-        left, right = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
-        shape = (*x.shape[:axis], A.shape[1], *x.shape[axis + 1 :])
-        if right == 1:
-            x = (x.reshape(left, A.shape[0]) @ A).reshape(shape)
-        else:
-            x = (A.transpose(0, 1) @ x.reshape(left, A.shape[0], right)).reshape(shape)
-    return x.permute(inverse(axes))
-
-
-def mode_matmul(x: Tensor, A: Tensor, axis: int) -> Tensor:
-    """Return x multiplied by A along one axis, counted from the end; no size of x is read."""
-    return (x.transpose(axis, -1) @ A).transpose(axis, -1)
 
 
 # Values on the CPU, as custom ops: with the compiled kernels, else with torch's operations.

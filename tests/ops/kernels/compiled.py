@@ -61,7 +61,7 @@ def run_gradients(x, grad, Us, *, transposed=False, want_x=True):
 
 def plan_of(x, Us, *, transposed=False):
     """The kernels' plan."""
-    return layout_of(x, Us, transposed=transposed, tiles=True).plan
+    return layout_of(x, Us, transposed=transposed).plan
 
 
 def numbers(*shape):

@@ -304,7 +304,7 @@ def test_switched_off_by_the_environment():
         text=True,
     )
     assert (run.returncode, run.stderr) == (0, "")
-    assert "by torch's operations" in run.stdout
+    assert "; torch's operations" in run.stdout
     reason = f"switched off by {library.SWITCH}=0 in the environment"
     assert run.stdout.endswith(f"{NOT_IN_USE}{reason}. False\n")
     assert library.SWITCH == "TENSORPROJECTION_COMPILED"

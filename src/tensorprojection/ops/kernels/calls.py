@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from .. import spectrum, torch_steps
-from ..layout import Layout, Matrices, layout_of
+from ..dtypes import HALF
+from ..layout import Layout, Matrices, inverse, layout_of, memory_order
 from ..limits import MOST_COLUMNS, ONE_THREAD
 from ..plan import Group, Plan, Steps, tile_order
 from .library import Library, PlanStruct, StepStruct, load
@@ -83,12 +84,14 @@ def polar_backward(
 
 
 def multilinear(x: Tensor, Us: Matrices, transposed: bool) -> Tensor:
-    """Return the map of x, or its transpose."""
+    """Return the map of x, or its transpose. Half types are computed in float32."""
+    if x.dtype in HALF:
+        return multilinear(_in_float32(x, Us), _floats(Us), transposed).to(x.dtype)
     library = load()
-    if library is None or not _are_float32(x, *Us):
-        return torch_steps.multilinear(x, Us, transposed)
-    layout = layout_of(x, Us, transposed=transposed, tiles=True)
-    if not layout.plan.tiles:
+    layout = None
+    if library is not None and _are_float32(x, *Us):
+        layout = layout_of(x, Us, transposed=transposed)
+    if library is None or layout is None:
         return torch_steps.multilinear(x, Us, transposed)
     return _map(library, x, Us, layout, transposed)
 
@@ -117,11 +120,17 @@ def multilinear_backward(
     x: Tensor, grad: Tensor, Us: Matrices, transposed: bool, want_x: bool, want_Us: bool
 ) -> list[Tensor]:
     """Return dL/dx (empty if not wanted), then dL/dU of each U, if these are wanted."""
+    if x.dtype in HALF:
+        found = multilinear_backward(
+            _in_float32(x, Us), _in_float32(grad, Us), _floats(Us), transposed, want_x, want_Us
+        )
+        dtypes = [x.dtype, *(U.dtype for U in Us if U is not None)]
+        return [d.to(dtype) for d, dtype in zip(found, dtypes, strict=False)]
     library = load()
-    if library is None or not _are_float32(x, grad, *Us):
-        return torch_steps.multilinear_backward(x, grad, Us, transposed, want_x, want_Us)
-    layout = layout_of(x, Us, transposed=transposed, tiles=True)
-    if not layout.plan.tiles:
+    layout = None
+    if library is not None and _are_float32(x, grad, *Us):
+        layout = layout_of(x, Us, transposed=transposed)
+    if library is None or layout is None:
         return torch_steps.multilinear_backward(x, grad, Us, transposed, want_x, want_Us)
     if not want_Us:
         return [_map(library, grad, Us, layout, not transposed)]
@@ -186,6 +195,17 @@ def _pointers(matrices: Matrices, layout: Layout) -> tuple[list[Tensor | None], 
     held = [None if A is None else A.contiguous() for A in layout.matrices(matrices)]
     to = [None if A is None else A.data_ptr() for A in held]
     return held, (c_void_p * len(to))(*to)
+
+
+def _in_float32(x: Tensor, Us: Matrices) -> Tensor:
+    """Return x in float32, its axes in the same order in memory."""
+    axes = memory_order(x, x.ndim - len(Us))
+    copy = x.permute(axes).to(torch.float32, memory_format=torch.contiguous_format)
+    return copy.permute(inverse(axes))
+
+
+def _floats(Us: Matrices) -> list[Tensor | None]:
+    return [None if U is None else U.float() for U in Us]
 
 
 def _are_float32(*tensors: Tensor | None) -> bool:
