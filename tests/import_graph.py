@@ -16,7 +16,7 @@ USERS = ["studies", "bench", "cli", "__main__"]
 PUBLIC = ["errors", "functional", "init", "penalties", ""]
 # Modules of ops that work without the compiled kernels.
 TORCH_ONLY = ["spectrum", "torch_steps", "plan", "layout", "limits", "matmul_only", "tracing"]
-TORCH_ONLY += ["dtypes", "functions"]
+TORCH_ONLY += ["dtypes"]
 
 
 def package(module):

@@ -15,17 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ProjectionTypeError
+from ..ops.dtypes import is_distributed
 from ..ops.layout import Matrices, memory_order, strided
-
-
-def is_distributed(x: Tensor | None) -> bool:
-    """Return True for a DTensor. Its class is slow to import, so it is not imported for others."""
-    return hasattr(x, "full_tensor")
-
-
-def gathered(Ws: Matrices) -> list[Tensor | None]:
-    """Return the W's as ordinary tensors, each whole; differentiable."""
-    return [W.full_tensor() if is_distributed(W) else W for W in Ws]  # type: ignore[union-attr]
 
 
 def run_distributed(

@@ -12,12 +12,20 @@ from ..eps import EpsMode, check_eps
 from ..errors import ProjectionDeviceError, ProjectionTypeError, ProjectionValueError
 from ..functional import back_project, project
 from ..init import Init, init_name, initialize, resolve
-from ..ops.dtypes import back_like, check_input, derivative_dtype, in_float64, map_dtype
+from ..ops.dtypes import (
+    back_like,
+    check_input,
+    derivative_dtype,
+    gathered,
+    in_float64,
+    is_distributed,
+    map_dtype,
+)
 from ..ops.layout import Matrices
 from ..ops.polar import exported_projections, let_dynamo_export, projections
 from ..ops.tracing import is_cacheable, is_exporting, outside_jit_trace
 from ..shapes import Shape, complete, per_mode, read_shape
-from .distributed import gathered, is_distributed, run_distributed
+from .distributed import run_distributed
 from .frozen import FrozenProjection
 
 Other = TypeVar("Other", bound="_Projection")

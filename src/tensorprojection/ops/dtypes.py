@@ -1,7 +1,8 @@
-"""Types: a tensor's own, and autocast's."""
+"""Kinds of tensors: their types, autocast's, and DTensors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -48,7 +49,8 @@ def check_floating(x: Tensor, name: str) -> None:
 def check_input(x: Tensor, in_shape: Shape) -> None:
     """x must be real, floating-point and end in in_shape."""
     check_floating(x, "the input")
-    check_shape(tuple(x.shape), in_shape)
+    if x.shape[x.ndim - len(in_shape) :] != in_shape or x.ndim < len(in_shape):
+        check_shape(tuple(x.shape), in_shape)
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[None]:
@@ -78,3 +80,13 @@ def derivative_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
+
+
+def is_distributed(x: Tensor | None) -> bool:
+    """Return True for a DTensor. Its class is slow to import, so it is not imported for others."""
+    return hasattr(x, "full_tensor")
+
+
+def gathered(Ws: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return the W's as ordinary tensors, each whole; differentiable."""
+    return [W.full_tensor() if is_distributed(W) else W for W in Ws]  # type: ignore[union-attr]

@@ -13,10 +13,9 @@ from torch.utils.flop_counter import register_flop_formula
 
 from . import torch_steps
 from .dtypes import cast, map_dtype, no_autocast
-from .functions import register
 from .kernels import calls
 from .layout import Matrices, inverse, memory_order
-from .tracing import Strategy, strategy
+from .tracing import Strategy, register, strategy
 
 
 def multilinear(x: Tensor, Us: Matrices, *, transposed: bool) -> Tensor:

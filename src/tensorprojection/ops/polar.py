@@ -29,13 +29,14 @@ from torch.autograd import Function
 
 from . import matmul_only, spectrum
 from .dtypes import has_float64, no_autocast
-from .functions import differentiable, register
 from .kernels import calls
 from .spectrum import Spectrum, trace
 from .tracing import (
     Strategy,
     constant_to_dynamo,
+    differentiable,
     parameter_behind,
+    register,
     strategy,
     without_modes,
 )

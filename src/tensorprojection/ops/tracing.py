@@ -1,5 +1,7 @@
 """Ask once how an operation may run, and keep torch's private names in one place.
 
+Also what follows from the answer: autograd.Functions in two forms, and custom ops.
+
 Note [Three strategies]
     QUICK is for eager mode, torch.compile, fake tensors and dispatch modes: classic
     autograd.Functions around custom ops, which the dispatcher knows how to trace.
@@ -16,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd import Function, forward_ad
 from torch.nn import Buffer, Parameter
 
 from ..errors import ProjectionError
@@ -138,3 +140,46 @@ def _paused_jit_trace() -> Iterator[None]:
             yield
     finally:
         tracer._set_tracing_state(state)
+
+
+# Functions and custom ops
+
+# torch.library.custom_op checks its arguments at each call, which takes about 70 µs.
+LIBRARY = torch.library.Library("tensorprojection", "FRAGMENT")
+
+
+def register(
+    name: str, schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]
+) -> Any:
+    """Register a custom op with a real and a fake (meta) implementation, and return it."""
+    LIBRARY.define(f"{name}{schema}")
+    LIBRARY.impl(name, implementation, "CPU")
+    torch.library.register_fake(f"tensorprojection::{name}", fake, lib=LIBRARY)
+    return getattr(torch.ops.tensorprojection, name).default
+
+
+class Differentiable(NamedTuple):
+    """A function with a derivative, in two forms of torch.autograd.Function; call it.
+
+    The quick form, which has no rules for vmap and jvp, has half the overhead. torch.compile takes
+    it as well: Dynamo refuses a Function with a jvp.
+    """
+
+    full: type[Function]
+    quick: type[Function]
+
+    def __call__(self, *args: Any) -> Any:
+        form: Any = self.full if strategy() is Strategy.TRANSFORM else self.quick
+        return form.apply(*args)
+
+
+def differentiable(full: type[Function]) -> Differentiable:
+    """Derive the quick form from a Function with setup_context, backward, jvp and vmap."""
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        output = full.forward(*args)
+        full.setup_context(ctx, args, output)
+        return output
+
+    forms = {"forward": staticmethod(forward), "backward": staticmethod(full.backward)}
+    return Differentiable(full, type(f"{full.__name__}Quick", (Function,), forms))

@@ -178,8 +178,10 @@ def load_anew(monkeypatch):
     """`load` without what it remembers."""
     monkeypatch.delenv(library.SWITCH, raising=False)
     library.search.cache_clear()
+    library.load.cache_clear()
     yield library.load
     library.search.cache_clear()
+    library.load.cache_clear()
 
 
 @pytest.fixture
@@ -237,6 +239,7 @@ def test_the_processor_that_torch_sees_decides(monkeypatch, tmp_path, load_anew)
     for capability in ("AVX512", "AVX2", "DEFAULT", "SVE256"):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
         library.search.cache_clear()
+        library.load.cache_clear()
         chosen[capability] = load_anew()
         variants_named.append(tp.kernels().variant)
     assert chosen == {

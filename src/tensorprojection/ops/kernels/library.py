@@ -104,8 +104,9 @@ def kernels() -> Kernels:
     return search()[1]
 
 
+@cache
 def load() -> Library | None:
-    """The library, or None where there is none to use; `kernels` says why."""
+    """Return the library, or None if there is none to use; `kernels` says why."""
     return search()[0]
 
 
