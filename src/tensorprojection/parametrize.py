@@ -1,0 +1,315 @@
+"""Orthogonal weights for any module: the polar factor as a parametrization.
+
+>>> import torch, tensorprojection as tp
+>>> layer = tp.orthogonal(torch.nn.Linear(20, 40))
+>>> bool(torch.allclose(layer.weight.T @ layer.weight, torch.eye(20), atol=1e-5))
+True
+
+A drop-in replacement for `torch.nn.utils.parametrizations.orthogonal`, on the same machinery,
+`torch.nn.utils.parametrize`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.rnn import RNNCellBase
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
+
+from .eps import EpsMode, check_eps
+from .errors import ProjectionTypeError, ProjectionValueError
+from .nn.cache import EvalCache
+from .nn.distributed import gathered
+from .nn.layers import TensorProjection, TransposeTensorProjection
+from .ops.dtypes import back_like, check_floating, in_float64
+from .ops.layout import Matrices
+from .ops.polar import projections
+
+__all__ = ["Polar", "orthogonal", "orthogonality_error"]
+
+
+class Polar(nn.Module):
+    r"""A parametrization that replaces W by its polar factor, the nearest orthonormal matrix.
+
+    .. math::
+        U = W (W^\top W + \epsilon^2 I)^{-1/2}
+
+    For `torch.nn.utils.parametrize.register_parametrization`. :func:`orthogonal` registers it with
+    the right ``blocks`` for each kind of module.
+
+    >>> layer = torch.nn.Linear(8, 3)
+    >>> layer = parametrize.register_parametrization(layer, "weight", Polar())
+    >>> bool(torch.allclose(layer.weight @ layer.weight.T, torch.eye(3), atol=1e-5))
+    True
+
+    At registration W becomes the orthonormal matrix nearest to the current weight. Later,
+    ``module.weight = Q`` takes an orthonormal Q and refuses any other.
+
+    Args:
+        blocks: the number of matrices that W's rows are split into, each orthonormal by itself; all
+            axes of W but the first are flattened into columns. Default None: the last two axes are
+            a matrix, and all others are batch axes.
+        eps: the paper's ε. Default 1e-5, or 1e-3 with ``eps_mode="absolute"``.
+        eps_mode: ``"relative"``, so that U does not depend on W's scale, or ``"absolute"``: see
+            :func:`functional.polar`.
+    """
+
+    def __init__(
+        self,
+        *,
+        blocks: int | None = None,
+        eps: float | None = None,
+        eps_mode: EpsMode = "relative",
+    ) -> None:
+        super().__init__()
+        self.blocks = _check_blocks(blocks)
+        self.eps = check_eps(eps, eps_mode)
+        self.eps_mode: EpsMode = eps_mode
+        self.shape: torch.Size | None = None  # of the weight, known from the registration on
+        self._cache = EvalCache()
+
+    def forward(self, W: Tensor) -> Tensor:
+        (W,) = gathered([W])  # type: ignore[assignment]
+        if self.training:
+            return self._polar(W)
+        settings = (self.blocks, self.eps, self.eps_mode)
+        (U,) = self._cache.get_or_compute([W], settings, self._polars)
+        return U  # type: ignore[return-value]
+
+    def _polars(self, Ws: Matrices) -> list[Tensor | None]:
+        return [None if W is None else self._polar(W) for W in Ws]
+
+    def _polar(self, W: Tensor) -> Tensor:
+        """Return U = W (WᵀW + ε²I)^(-1/2) for each matrix in W (Eq. 3)."""
+        As = self.matrices(W)
+        Us = projections(As, [self.eps] * len(As), self.eps_mode == "relative", W.dtype)
+        return self._joined(Us, W)
+
+    def matrices(self, W: Tensor) -> list[Tensor]:
+        """Return the matrices in W, transposed if they are wide: each has orthonormal columns."""
+        if self.blocks is None:
+            As = [W]
+        else:
+            As = list(W.reshape(self.blocks, W.shape[0] // self.blocks, -1).unbind())
+        return [A.mT if _is_wide(A) else A for A in As]
+
+    def _joined(self, As: list[Tensor], W: Tensor) -> Tensor:
+        """Return a tensor of W's shape from the matrices that `matrices` returned."""
+        if self.blocks is None:
+            return (As[0].mT if _is_wide(W) else As[0]).contiguous()
+        A = torch.stack(As)
+        wide = A.shape[-2] != W.shape[0] // self.blocks
+        return (A.mT if wide else A).reshape(W.shape)
+
+    @torch.no_grad()
+    def right_inverse(self, Q: Tensor) -> Tensor:
+        """Return a W for which forward returns Q: an orthonormal Q is its own polar factor."""
+        if self.shape is None:  # the registration: Q is the weight as it is
+            self.shape = self._check_weight(Q)
+            return (
+                Q.clone() if Q.is_meta else self._joined(list(map(_nearest, self.matrices(Q))), Q)
+            )
+        if Q.shape != self.shape:
+            raise ProjectionValueError(
+                f"Expected an orthonormal Q of shape {tuple(self.shape)}, got {tuple(Q.shape)}."
+            )
+        check_floating(Q, "Q")
+        error = max(float(_gram_error(A).abs().max()) for A in self.matrices(Q))
+        if not error <= max(1e-3, 4 * torch.finfo(Q.dtype).eps):
+            raise ProjectionValueError(
+                f"Expected a Q with orthonormal columns, or rows if it is wide, got |QᵀQ - I| up "
+                f"to {error:.2g}. tp.functional.polar returns the orthonormal matrix nearest to Q."
+            )
+        return Q.clone()
+
+    def _check_weight(self, W: Tensor) -> torch.Size:
+        check_floating(W, "the weight")
+        if W.ndim < 2 or W.numel() == 0:
+            raise ProjectionValueError(
+                f"Expected a weight of two or more axes, none of size 0, got {tuple(W.shape)}."
+            )
+        if self.blocks is not None and W.shape[0] % self.blocks:
+            raise ProjectionValueError(
+                f"Expected rows that can be split into {self.blocks} blocks, got {W.shape[0]} rows."
+            )
+        return W.shape
+
+    def extra_repr(self) -> str:
+        blocks = "" if self.blocks in (None, 1) else f"blocks={self.blocks}, "
+        return f"{blocks}eps={self.eps}, eps_mode={self.eps_mode!r}"
+
+
+def orthogonal(
+    module: nn.Module,
+    name: str = "weight",
+    *,
+    blocks: int | None = None,
+    eps: float | None = None,
+    eps_mode: EpsMode = "relative",
+) -> nn.Module:
+    """Make a weight of a module orthogonal, and keep it so while it is trained.
+
+    The columns of the weight are orthonormal, or its rows if it has fewer rows than columns. The
+    weight becomes ``Polar()`` of a parameter of the same shape, `module.parametrizations`. It
+    starts as the orthonormal matrix nearest to the current weight.
+
+    >>> import torch, tensorprojection as tp
+    >>> conv = tp.orthogonal(torch.nn.Conv2d(16, 32, 3))
+    >>> filters = conv.weight.flatten(1)  # 32 × 144: the rows are orthonormal
+    >>> bool(torch.allclose(filters @ filters.T, torch.eye(32), atol=1e-5))
+    True
+    >>> rotation = tp.orthogonal(torch.nn.Linear(4, 4, bias=False))
+    >>> rotation.weight = torch.eye(4)
+    >>> gru = tp.orthogonal(torch.nn.GRU(8, 16), "weight_hh_l0")
+    >>> float(tp.orthogonality_error(gru)) < 1e-5
+    True
+
+    What counts as a matrix depends on the module:
+
+    - Linear, Embedding: the weight.
+    - Convolutions, transposed ones too: the weight flattened to ``shape[0] × rest``, each group of
+      channels by itself.
+    - RNN, LSTM, GRU and their cells: in ``weight_ih…`` and ``weight_hh…``, the block of each gate
+      by itself.
+    - MultiheadAttention: in ``in_proj_weight`` the blocks of query, key and value by themselves.
+    - Any other module: the last two axes; all axes before them are batch axes.
+
+    Args:
+        module: it is changed in place.
+        name: the parameter or buffer.
+        blocks: the number of blocks of rows, each orthogonal by itself, for an own module: 3 for
+            the Linear of a fused query, key and value. Default: as above.
+        eps, eps_mode: see :func:`functional.polar`. The default, a relative ε of 1e-5, leaves
+            the weight orthonormal to about 1e-7 even if weight decay shrinks W.
+
+    Returns:
+        The module.
+
+    `torch.nn.utils.parametrize` does the rest: ``remove_parametrizations(module, name)`` leaves a
+    plain orthogonal weight, to deploy or export; inside ``cached()``, the weight is computed once
+    per block, which an RNN needs: it reads its weight four times per call. A state dict of the
+    plain module can be loaded: its weight becomes W.
+
+    The arguments ``orthogonal_map`` and ``use_trivialization`` of torch's function do not exist
+    here: there is one map, and it reaches every orthonormal matrix.
+    """
+    weight = _check_name(module, name)
+    if blocks is None:
+        blocks = _blocks(module, name, weight)
+    parametrization = Polar(blocks=blocks, eps=eps, eps_mode=eps_mode)
+    parametrize.register_parametrization(module, name, parametrization)
+    module.register_load_state_dict_pre_hook(partial(_load_plain_weight, name))
+    return module
+
+
+def orthogonality_error(module: nn.Module) -> Tensor:
+    """Return the largest ``‖UᵀU − I‖`` (spectral norm) in a module and its children.
+
+    Of all weights that :func:`orthogonal` made orthogonal and all projections of TensorProjection
+    layers.
+
+    >>> import torch, tensorprojection as tp
+    >>> model = torch.nn.Sequential(tp.orthogonal(torch.nn.Linear(9, 5)), torch.nn.Linear(5, 2))
+    >>> float(tp.orthogonality_error(model)) < 1e-6
+    True
+    """
+    errors: list[Tensor] = []
+    with torch.no_grad():
+        for child in module.modules():
+            if isinstance(child, TensorProjection | TransposeTensorProjection):
+                errors.append(child.orthogonality_error())
+            elif isinstance(child, parametrize.ParametrizationList):
+                errors += _errors(child)
+    if not errors:
+        raise ProjectionValueError(
+            f"Expected a module with an orthogonal weight, got {type(module).__name__} without "
+            "one: tp.orthogonal(module) makes its weight orthogonal."
+        )
+    return torch.stack([error.cpu() for error in errors]).max()
+
+
+def _errors(parametrizations: parametrize.ParametrizationList) -> list[Tensor]:
+    """Return the error of each matrix, after the `Polar` in the list, not after what follows."""
+    tensors: list[Tensor] = [*parametrizations.parameters(recurse=False)]
+    tensors += parametrizations.buffers(recurse=False)
+    errors: list[Tensor] = []
+    for step in parametrizations:
+        tensors = [step(*tensors)]
+        if isinstance(step, Polar):
+            grams = [_gram_error(U) for U in step.matrices(tensors[0])]
+            errors += [torch.linalg.matrix_norm(E, 2).max() for E in grams]
+    return errors
+
+
+def _check_name(module: nn.Module, name: str) -> Tensor:
+    weight = getattr(module, name, None)
+    if not isinstance(weight, Tensor):
+        names = [n for n, _ in module.named_parameters(recurse=False)]
+        raise ProjectionValueError(
+            f"Expected the name of a parameter of {type(module).__name__}, "
+            f"{' or '.join(map(repr, names)) or 'which has none'}, got {name!r}."
+        )
+    if is_lazy(weight):
+        raise ProjectionValueError(
+            f"This {type(module).__name__} has no shapes yet. Call it once with an input before "
+            "tp.orthogonal."
+        )
+    if parametrize.is_parametrized(module, name) and any(
+        isinstance(step, Polar)
+        for step in module.parametrizations[name]  # type: ignore[index]
+    ):
+        raise ProjectionValueError(
+            f"{name!r} is orthogonal already. To change its options, call "
+            f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r}) first."
+        )
+    return weight
+
+
+def _check_blocks(blocks: int | None) -> int | None:
+    if blocks is not None and (isinstance(blocks, bool) or not isinstance(blocks, int)):
+        raise ProjectionTypeError(f"Expected blocks to be an integer or None, got {blocks!r}.")
+    if blocks is not None and blocks < 1:
+        raise ProjectionValueError(f"Expected at least one block, got {blocks}.")
+    return blocks
+
+
+def _blocks(module: nn.Module, name: str, weight: Tensor) -> int | None:
+    """Return how many matrices lie below one another in a weight of torch's modules."""
+    if isinstance(module, _ConvNd):
+        return module.groups
+    if isinstance(module, nn.RNNBase | RNNCellBase) and name.startswith(("weight_ih", "weight_hh")):
+        return weight.shape[0] // module.hidden_size
+    if isinstance(module, nn.MultiheadAttention) and name == "in_proj_weight":
+        return 3
+    return None
+
+
+def _load_plain_weight(
+    name: str, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any
+) -> None:
+    """Let a state dict of the plain module be loaded: its weight is W."""
+    plain = f"{prefix}{name}"
+    if plain in state_dict and parametrize.is_parametrized(module, name):
+        state_dict.setdefault(f"{prefix}parametrizations.{name}.original", state_dict.pop(plain))
+
+
+def _nearest(W: Tensor) -> Tensor:
+    """Return the orthonormal matrix nearest to W; one of the nearest if W has not full rank."""
+    if W.is_meta:
+        return W
+    P, _, Vh = torch.linalg.svd(in_float64(W), full_matrices=False)
+    return back_like(P @ Vh, W)
+
+
+def _gram_error(U: Tensor) -> Tensor:
+    A = in_float64(U)
+    return A.mT @ A - torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+
+
+def _is_wide(A: Tensor) -> bool:
+    return A.shape[-2] < A.shape[-1]
