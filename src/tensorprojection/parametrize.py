@@ -30,6 +30,8 @@ from .ops.dtypes import back_like, check_floating, in_float64
 from .ops.layout import Matrices
 from .ops.polar import projections
 
+_TOLERANCE = 1e-3  # for an entry of QᵀQ - I: such a Q is assigned, or a weight kept, as it is
+
 __all__ = ["Polar", "orthogonal", "orthogonality_error"]
 
 
@@ -99,33 +101,40 @@ class Polar(nn.Module):
         return [A.mT if _is_wide(A) else A for A in As]
 
     def _joined(self, As: list[Tensor], W: Tensor) -> Tensor:
-        """Return a tensor of W's shape from the matrices that `matrices` returned."""
-        if self.blocks is None:
-            return (As[0].mT if _is_wide(W) else As[0]).contiguous()
-        A = torch.stack(As)
-        wide = A.shape[-2] != W.shape[0] // self.blocks
-        return (A.mT if wide else A).reshape(W.shape)
+        """Return the weight, of W's shape, from the matrices that `matrices` returned."""
+        A = As[0] if self.blocks is None else torch.stack(As)
+        rows = W.shape[-2] if self.blocks is None else W.shape[0] // self.blocks
+        return (A if A.shape[-2] == rows else A.mT).reshape(W.shape).contiguous()
 
     @torch.no_grad()
     def right_inverse(self, Q: Tensor) -> Tensor:
         """Return a W for which forward returns Q: an orthonormal Q is its own polar factor."""
         if self.shape is None:  # the registration: Q is the weight as it is
             self.shape = self._check_weight(Q)
-            return (
-                Q.clone() if Q.is_meta else self._joined(list(map(_nearest, self.matrices(Q))), Q)
-            )
+            return Q.clone() if Q.is_meta else self._nearest(Q)
         if Q.shape != self.shape:
             raise ProjectionValueError(
                 f"Expected an orthonormal Q of shape {tuple(self.shape)}, got {tuple(Q.shape)}."
             )
         check_floating(Q, "Q")
-        error = max(float(_gram_error(A).abs().max()) for A in self.matrices(Q))
-        if not error <= max(1e-3, 4 * torch.finfo(Q.dtype).eps):
+        error = self._error(Q)
+        if not error <= max(_TOLERANCE, 4 * torch.finfo(Q.dtype).eps):
             raise ProjectionValueError(
                 f"Expected a Q with orthonormal columns, or rows if it is wide, got |QᵀQ - I| up "
                 f"to {error:.2g}. tp.functional.polar returns the orthonormal matrix nearest to Q."
             )
         return Q.clone()
+
+    def _nearest(self, W: Tensor) -> Tensor:
+        """Return the orthonormal weight nearest to W, or one of them if W has not full rank."""
+        U = self._polar(W)
+        if self._error(U) <= _TOLERANCE:
+            return U
+        svds = [torch.linalg.svd(in_float64(A), full_matrices=False) for A in self.matrices(W)]
+        return self._joined([back_like(P @ Vh, W) for P, _, Vh in svds], W)
+
+    def _error(self, U: Tensor) -> float:
+        return max(float(_gram_error(A).abs().max()) for A in self.matrices(U))
 
     def _check_weight(self, W: Tensor) -> torch.Size:
         check_floating(W, "the weight")
@@ -259,6 +268,10 @@ def _check_name(module: nn.Module, name: str) -> Tensor:
             f"This {type(module).__name__} has no shapes yet. Call it once with an input before "
             "tp.orthogonal."
         )
+    if getattr(module, "sparse", False):
+        raise ProjectionValueError(
+            "Expected an Embedding with sparse=False: all of an orthogonal weight has a gradient."
+        )
     if parametrize.is_parametrized(module, name) and any(
         isinstance(step, Polar)
         for step in module.parametrizations[name]  # type: ignore[index]
@@ -296,14 +309,6 @@ def _load_plain_weight(
     plain = f"{prefix}{name}"
     if plain in state_dict and parametrize.is_parametrized(module, name):
         state_dict.setdefault(f"{prefix}parametrizations.{name}.original", state_dict.pop(plain))
-
-
-def _nearest(W: Tensor) -> Tensor:
-    """Return the orthonormal matrix nearest to W; one of the nearest if W has not full rank."""
-    if W.is_meta:
-        return W
-    P, _, Vh = torch.linalg.svd(in_float64(W), full_matrices=False)
-    return back_like(P @ Vh, W)
 
 
 def _gram_error(U: Tensor) -> Tensor:
