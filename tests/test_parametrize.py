@@ -295,18 +295,18 @@ def test_an_integer_weight_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("options", "error"),
+    ("options", "message"),
     [
-        ({"blocks": 0}, ProjectionValueError),
-        ({"blocks": 2}, ProjectionValueError),  # of three rows
-        ({"blocks": 1.5}, ProjectionTypeError),
-        ({"eps": -1.0}, ProjectionValueError),
-        ({"eps_mode": "none"}, ProjectionValueError),
+        ({"blocks": 0}, "blocks to be 1, 2, … or None, got 0"),
+        ({"blocks": 1.5}, "blocks to be 1, 2, … or None, got 1.5"),
+        ({"blocks": 2}, "split into 2 blocks, got 3 rows"),
+        ({"eps": -1.0}, "eps > 0, got -1.0"),
+        ({"eps_mode": "none"}, "got 'none'"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, error):
+def test_options_that_make_no_sense_are_refused(options, message):
     linear = nn.Linear(4, 3)
-    with pytest.raises(error):
+    with pytest.raises(ProjectionValueError, match=message):
         tp.orthogonal(linear, **options)
     assert not parametrize.is_parametrized(linear)
 
@@ -372,6 +372,14 @@ class Scaled(nn.Module):
 
     def right_inverse(self, A):
         return A / 3
+
+
+def test_NaN_in_one_gate_of_Q_is_refused():
+    gru = tp.orthogonal(nn.GRU(4, 3), "weight_hh_l0")
+    Q = gru.weight_hh_l0.detach().clone()
+    Q[4] = torch.nan
+    with pytest.raises(ProjectionValueError, match="up to nan"):
+        gru.weight_hh_l0 = Q
 
 
 def test_other_parametrizations_may_follow_or_come_first():

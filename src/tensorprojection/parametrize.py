@@ -22,12 +22,11 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from .eps import EpsMode, check_eps
-from .errors import ProjectionTypeError, ProjectionValueError
+from .errors import ProjectionValueError
 from .nn.cache import EvalCache
 from .nn.distributed import gathered
 from .nn.layers import TensorProjection, TransposeTensorProjection
 from .ops.dtypes import back_like, check_floating, in_float64
-from .ops.layout import Matrices
 from .ops.polar import projections
 
 _TOLERANCE = 1e-3  # for an entry of QᵀQ - I: such a Q is assigned, or a weight kept, as it is
@@ -69,7 +68,9 @@ class Polar(nn.Module):
         eps_mode: EpsMode = "relative",
     ) -> None:
         super().__init__()
-        self.blocks = _check_blocks(blocks)
+        if blocks is not None and not (isinstance(blocks, int) and blocks >= 1):
+            raise ProjectionValueError(f"Expected blocks to be 1, 2, … or None, got {blocks!r}.")
+        self.blocks = blocks
         self.eps = check_eps(eps, eps_mode)
         self.eps_mode: EpsMode = eps_mode
         self.shape: torch.Size | None = None  # of the weight, known from the registration on
@@ -80,11 +81,8 @@ class Polar(nn.Module):
         if self.training:
             return self._polar(W)
         settings = (self.blocks, self.eps, self.eps_mode)
-        (U,) = self._cache.get_or_compute([W], settings, self._polars)
+        (U,) = self._cache.get_or_compute([W], settings, lambda Ws: [self._polar(Ws[0])])  # type: ignore[arg-type]
         return U  # type: ignore[return-value]
-
-    def _polars(self, Ws: Matrices) -> list[Tensor | None]:
-        return [None if W is None else self._polar(W) for W in Ws]
 
     def _polar(self, W: Tensor) -> Tensor:
         """Return U = W (WᵀW + ε²I)^(-1/2) for each matrix in W (Eq. 3)."""
@@ -94,11 +92,10 @@ class Polar(nn.Module):
 
     def matrices(self, W: Tensor) -> list[Tensor]:
         """Return the matrices in W, transposed if they are wide: each has orthonormal columns."""
-        if self.blocks is None:
-            As = [W]
-        else:
+        As = [W]
+        if self.blocks is not None:
             As = list(W.reshape(self.blocks, W.shape[0] // self.blocks, -1).unbind())
-        return [A.mT if _is_wide(A) else A for A in As]
+        return [A.mT if A.shape[-2] < A.shape[-1] else A for A in As]
 
     def _joined(self, As: list[Tensor], W: Tensor) -> Tensor:
         """Return the weight, of W's shape, from the matrices that `matrices` returned."""
@@ -134,7 +131,8 @@ class Polar(nn.Module):
         return self._joined([back_like(P @ Vh, W) for P, _, Vh in svds], W)
 
     def _error(self, U: Tensor) -> float:
-        return max(float(_gram_error(A).abs().max()) for A in self.matrices(U))
+        errors = [_gram_error(A).abs().max() for A in self.matrices(U)]
+        return float(torch.stack(errors).max())  # NaN if one is
 
     def _check_weight(self, W: Tensor) -> torch.Size:
         check_floating(W, "the weight")
@@ -243,7 +241,7 @@ def orthogonality_error(module: nn.Module) -> Tensor:
 
 
 def _errors(parametrizations: parametrize.ParametrizationList) -> list[Tensor]:
-    """Return the error of each matrix, after the `Polar` in the list, not after what follows."""
+    """Return the error of each matrix that a `Polar` in the list returns."""
     tensors: list[Tensor] = [*parametrizations.parameters(recurse=False)]
     tensors += parametrizations.buffers(recurse=False)
     errors: list[Tensor] = []
@@ -283,14 +281,6 @@ def _check_name(module: nn.Module, name: str) -> Tensor:
     return weight
 
 
-def _check_blocks(blocks: int | None) -> int | None:
-    if blocks is not None and (isinstance(blocks, bool) or not isinstance(blocks, int)):
-        raise ProjectionTypeError(f"Expected blocks to be an integer or None, got {blocks!r}.")
-    if blocks is not None and blocks < 1:
-        raise ProjectionValueError(f"Expected at least one block, got {blocks}.")
-    return blocks
-
-
 def _blocks(module: nn.Module, name: str, weight: Tensor) -> int | None:
     """Return how many matrices lie below one another in a weight of torch's modules."""
     if isinstance(module, _ConvNd):
@@ -314,7 +304,3 @@ def _load_plain_weight(
 def _gram_error(U: Tensor) -> Tensor:
     A = in_float64(U)
     return A.mT @ A - torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-
-
-def _is_wide(A: Tensor) -> bool:
-    return A.shape[-2] < A.shape[-1]
