@@ -399,6 +399,9 @@ def test_the_error_of_a_model_is_its_largest():
     expected = model[1].orthogonality_error()
     assert expected > 1e-2
     assert torch.equal(tp.orthogonality_error(model), expected)
+    with torch.no_grad():
+        W_of(model[0])[0, 0] = torch.nan
+    assert tp.orthogonality_error(model).isnan()
     with pytest.raises(ProjectionValueError, match="got Linear without one"):
         tp.orthogonality_error(nn.Linear(3, 3))
 

@@ -1,10 +1,5 @@
 """Orthogonal weights for any module: the polar factor as a parametrization.
 
->>> import torch, tensorprojection as tp
->>> layer = tp.orthogonal(torch.nn.Linear(20, 40))
->>> bool(torch.allclose(layer.weight.T @ layer.weight, torch.eye(20), atol=1e-5))
-True
-
 A drop-in replacement for `torch.nn.utils.parametrizations.orthogonal`, on the same machinery,
 `torch.nn.utils.parametrize`.
 """
@@ -12,7 +7,7 @@ A drop-in replacement for `torch.nn.utils.parametrizations.orthogonal`, on the s
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +25,8 @@ from .ops.dtypes import back_like, check_floating, in_float64
 from .ops.polar import projections
 
 _TOLERANCE = 1e-3  # for an entry of QᵀQ - I: such a Q is assigned, or a weight kept, as it is
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 __all__ = ["Polar", "orthogonal", "orthogonality_error"]
 
@@ -152,13 +149,13 @@ class Polar(nn.Module):
 
 
 def orthogonal(
-    module: nn.Module,
+    module: AnyModule,
     name: str = "weight",
     *,
     blocks: int | None = None,
     eps: float | None = None,
     eps_mode: EpsMode = "relative",
-) -> nn.Module:
+) -> AnyModule:
     """Make a weight of a module orthogonal, and keep it so while it is trained.
 
     The columns of the weight are orthonormal, or its rows if it has fewer rows than columns. The
@@ -210,7 +207,7 @@ def orthogonal(
         blocks = _blocks(module, name, weight)
     parametrization = Polar(blocks=blocks, eps=eps, eps_mode=eps_mode)
     parametrize.register_parametrization(module, name, parametrization)
-    module.register_load_state_dict_pre_hook(partial(_load_plain_weight, name))
+    module.register_load_state_dict_pre_hook(partial(_load_plain_weight, name))  # type: ignore[no-untyped-call]
     return module
 
 
@@ -248,8 +245,9 @@ def _errors(parametrizations: parametrize.ParametrizationList) -> list[Tensor]:
     for step in parametrizations:
         tensors = [step(*tensors)]
         if isinstance(step, Polar):
-            grams = [_gram_error(U) for U in step.matrices(tensors[0])]
-            errors += [torch.linalg.matrix_norm(E, 2).max() for E in grams]
+            for E in map(_gram_error, step.matrices(tensors[0])):
+                norm = torch.linalg.matrix_norm(E, 2) if E.isfinite().all() else E.sum()  # NaN
+                errors.append(norm.max())
     return errors
 
 
@@ -296,9 +294,9 @@ def _load_plain_weight(
     name: str, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any
 ) -> None:
     """Let a state dict of the plain module be loaded: its weight is W."""
-    plain = f"{prefix}{name}"
-    if plain in state_dict and parametrize.is_parametrized(module, name):
-        state_dict.setdefault(f"{prefix}parametrizations.{name}.original", state_dict.pop(plain))
+    plain, original = f"{prefix}{name}", f"{prefix}parametrizations.{name}.original"
+    if parametrize.is_parametrized(module, name) and original not in state_dict:
+        state_dict.update({original: state_dict.pop(plain)} if plain in state_dict else {})
 
 
 def _gram_error(U: Tensor) -> Tensor:
