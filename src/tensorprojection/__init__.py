@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .nn.lazy import LazyTransposeTensorProjection as LazyTransposeTensorProjection
     from .nn.parameters import parameter_groups as parameter_groups
     from .ops.kernels.library import kernels as kernels
+    from .parametrize import Polar as Polar
+    from .parametrize import orthogonal as orthogonal
+    from .parametrize import orthogonality_error as orthogonality_error
     from .surgery.fold import fold_projections as fold_projections
     from .surgery.replace import replace as replace
 
@@ -46,6 +49,7 @@ _MODULES = {
     "LazyTensorProjection": "nn.lazy",
     "LazyTransposeTensorProjection": "nn.lazy",
     "MPCA": "mpca.estimator",
+    "Polar": "parametrize",
     "Suggestion": "mpca.suggest",
     "TensorProjection": "nn.layers",
     "TransposeTensorProjection": "nn.layers",
@@ -56,6 +60,8 @@ _MODULES = {
     "init": "",
     "init_from_data": "mpca.suggest",
     "kernels": "ops.kernels.library",
+    "orthogonal": "parametrize",
+    "orthogonality_error": "parametrize",
     "parameter_groups": "nn.parameters",
     "penalties": "",
     "plot_spectra": "mpca.suggest",

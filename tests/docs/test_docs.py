@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 
 GUIDE = [  # what a reader is promised, page by page
     *("pooling", "channels", "sequences", "upsampling", "dimensions", "mpca", "autoencoder"),
-    *("looking", "deployment", "keras", "gpus", "distributed", "paper", "own_study"),
+    *("looking", "orthogonal", "deployment", "keras", "gpus", "distributed", "paper", "own_study"),
 ]
 
 

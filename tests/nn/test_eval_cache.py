@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 import tensorprojection.nn.layers
 from tensorprojection import TensorProjection, TransposeTensorProjection
+from tensorprojection.nn.cache import EvalCache
 
 
 @pytest.fixture
@@ -392,20 +393,23 @@ def test_after_autocast_full_precision_is_back(layer, x, reference):
 def test_what_another_thread_puts_in_place_is_not_read_back():
     """Two threads in eval mode, one of them under autocast, share a layer."""
 
-    class Interrupted(TensorProjection):
+    class Interrupted(EvalCache):
+        busy = False
+
         def __setattr__(self, name, value):
             super().__setattr__(name, value)
-            if name == "_cache" and value is not None and not self.busy:
+            if value is not None and not self.busy:
                 super().__setattr__("busy", True)
                 with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-                    self(torch.randn(2, *self.in_shape))  # the other thread's turn
+                    layer(torch.randn(2, *layer.in_shape))  # the other thread's turn
 
-    layer = Interrupted((8, 6), (4, 3))
-    layer.busy = False
+    layer = TensorProjection((8, 6), (4, 3))
+    layer._cache = Interrupted()
     layer.eval()
     x = torch.randn(2, 8, 6)
     with torch.no_grad():
         z = layer(x)
+    assert layer._cache.busy
     assert z.dtype == torch.float32
     right = TensorProjection((8, 6), (4, 3))
     right.load_state_dict(layer.state_dict())

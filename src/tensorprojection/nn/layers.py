@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -23,25 +23,13 @@ from ..ops.dtypes import (
 )
 from ..ops.layout import Matrices
 from ..ops.polar import exported_projections, let_dynamo_export, projections
-from ..ops.tracing import is_cacheable, is_exporting, outside_jit_trace
+from ..ops.tracing import is_exporting, outside_jit_trace
 from ..shapes import Shape, complete, per_mode, read_shape
+from .cache import EvalCache
 from .distributed import run_distributed
 from .frozen import FrozenProjection
 
 Other = TypeVar("Other", bound="_Projection")
-
-
-class _Cache(NamedTuple):
-    """U's, copies of the W's they came from, and the settings they were computed with."""
-
-    Ws: list[Tensor]
-    Us: list[Tensor | None]
-    settings: tuple[object, ...]
-
-    def is_of(self, Ws: Sequence[Tensor]) -> bool:
-        return len(self.Ws) == len(Ws) and all(
-            a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(self.Ws, Ws, strict=True)
-        )
 
 
 class _Projection(nn.Module):
@@ -88,7 +76,7 @@ class _Projection(nn.Module):
         self._eps = tuple(check_eps(e, eps_mode) for e in per_mode("eps", eps, order))
         self.init, self.init_scale = resolve(init, init_scale, order)
         self._names = tuple(f"W{k}" for k in range(1, order + 1))
-        self._cache: _Cache | None = None
+        self._cache = EvalCache()
 
     def _W_shapes(self) -> list[tuple[int, int] | None]:
         """Shape (larger, smaller) of each W; None for a mode left alone."""
@@ -238,37 +226,9 @@ class _Projection(nn.Module):
                 )
 
     def _cached_projections(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
-        """Return the U's of the last call in eval mode if the W's have not changed since.
-
-        Note [When U is cached]
-            While a layer trains, U follows W at every step. In eval mode, if no gradient of W is
-            needed, U is computed once and cached with a copy of the W it came from. The copy is
-            compared with W at every call: nothing less notices an edit through ``W.data``, which
-            leaves W's version counter alone. The comparison reads p·q numbers; the decomposition
-            it saves costs many times that. On an accelerator the comparison would synchronize, and
-            inside torch.compile it would break the graph: there U is computed at every call. To
-            deploy a model, `freeze()` it.
-        """
-        present = [W for W in Ws if W is not None]
-        with outside_jit_trace():  # a constant of a torch.jit.trace
-            if not all(map(is_cacheable, present)) or (
-                torch.is_grad_enabled() and any(W.requires_grad for W in present)
-            ):
-                return self._projections(Ws, dtype)
-            settings = (dtype, self.eps, self.eps_mode)
-            cache = self._cache  # read once and written once: other threads may replace it
-            if cache is None or cache.settings != settings or not cache.is_of(present):
-                # Outside of inference mode, or U could not take part in a later backward pass.
-                with torch.inference_mode(False), torch.no_grad():
-                    # From copies: another thread may be changing W.
-                    copies = [None if W is None else W.detach().clone() for W in Ws]
-                    Us = self._projections(copies, dtype)
-                cache = _Cache([W for W in copies if W is not None], Us, settings)
-                self._cache = cache
-            return cache.Us
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None}  # a copy or a pickle starts without a cache
+        """Return the U's, cached as long as no W changes: see Note [When U is cached]."""
+        settings = (dtype, self.eps, self.eps_mode)
+        return self._cache.get_or_compute(Ws, settings, lambda Ws: self._projections(Ws, dtype))
 
     def freeze(self) -> FrozenProjection:
         """The layer as it is now, as a constant: no parameters, the U's as buffers."""
