@@ -1,4 +1,4 @@
-"""What was chosen for a layer and an input, and why: ``tp.explain(layer, x)``."""
+"""Show the order of the products that a layer computes for an input: ``tp.explain(layer, x)``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from ..errors import ProjectionValueError
 from ..ops.dtypes import check_input
 from ..ops.kernels.library import kernels
-from ..ops.layout import Layout, layout_of
+from ..ops.layout import layout_of
 from ..ops.plan import Costs, Steps
 from .layers import TensorProjection, TransposeTensorProjection
 
@@ -21,7 +21,7 @@ Modes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Choice:
-    """The steps of one map, in modes (from 1); modes in one step go together."""
+    """The steps of one map, in modes (from 1), with their cost and the costs of all others."""
 
     what: str
     steps: Modes
@@ -64,7 +64,7 @@ class Explanation:
 
 
 def explain(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> Explanation:
-    """Which products, in which order, carry out the layer for an input like x, and why.
+    """Return the products, in order, that a layer computes for an input like x, and their costs.
 
     >>> import torch, tensorprojection as tp
     >>> layer = tp.TensorProjection((32, 12, 12), (32, 6, 6))
@@ -74,8 +74,8 @@ def explain(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> E
     backward, input   modes 2+3 together; next best (...× the cost): mode ..., then mode ...
     backward, U       modes 2+3 together; next best (...× the cost): mode ..., then mode ...
 
-    The costs are those by which the plan was chosen (plan.py): bytes moved per row, or their worth
-    in arithmetic. Those of the last line count both gradients, as the backward pass gives both.
+    A cost is the number of bytes moved per row, or the arithmetic expressed in bytes (ops/plan.py).
+    The cost in the last line is that of both gradients.
     """
     if any(isinstance(W, UninitializedParameter) for W in layer.Ws):
         raise ProjectionValueError(
@@ -84,35 +84,26 @@ def explain(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> E
     check_input(x, layer.in_shape)
     tiles = bool(kernels()) and x.dtype == torch.float32 and x.device.type == "cpu"
     layout = layout_of(x, layer.Ws, transposed=layer.transposed, tiles=tiles)
-    p = layout.plan
-    costs = Costs(p.large, p.small, p.touched, p.tiles)
-    shrink = _choice(layout, p.shrink, costs.ways, costs.shrink)
-    grow = _choice(layout, p.grow, costs.ways, costs.grow)
-    pair = _choice(layout, p.pair, costs.ways, costs.pair)
-    forward, backward = (grow, shrink) if layer.transposed else (shrink, grow)
-    b = x.ndim - layer.order
+    plan = layout.plan
+    costs = Costs(plan.large, plan.small, plan.touched, plan.tiles)
+
+    def modes(steps: Steps) -> Modes:
+        groups = ([layout.modes[k - 1] for k in group] for group in steps)
+        return tuple(tuple(mode + 1 for mode in group if mode is not None) for group in groups)
+
+    def choice(what: str, steps: Steps, cost: Callable[[Steps], float]) -> Choice:
+        others = sorted((cost(s), s) for s in costs.ways if s != steps)
+        return Choice(what, modes(steps), cost(steps), tuple((modes(s), c) for c, s in others))
+
+    maps = (plan.shrink, costs.shrink), (plan.grow, costs.grow)
+    forward, backward = reversed(maps) if layer.transposed else maps
+    batch = x.ndim - layer.order
     return Explanation(
-        tuple(a - b + 1 for a in layout.axes if a >= b),
-        p.tiles,
-        forward("forward"),
-        backward("backward, input"),
-        pair("backward, U"),
-    )
-
-
-def _choice(
-    layout: Layout, steps: Steps, ways: list[Steps], cost: Callable[[Steps], float]
-) -> Callable[[str], Choice]:
-    others = sorted((cost(s), s) for s in ways if s != steps)
-
-    def modes(s: Steps) -> Modes:
-        return tuple(
-            tuple(mode + 1 for mode in (layout.modes[k - 1] for k in group) if mode is not None)
-            for group in s
-        )
-
-    return lambda what: Choice(
-        what, modes(steps), cost(steps), tuple((modes(s), c) for c, s in others)
+        tuple(axis - batch + 1 for axis in layout.axes if axis >= batch),
+        plan.tiles,
+        choice("forward", *forward),
+        choice("backward, input", *backward),
+        choice("backward, U", plan.pair, costs.pair),
     )
 
 
