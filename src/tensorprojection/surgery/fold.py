@@ -87,15 +87,13 @@ def fold_projections(model: nn.Module, example_input: Tensor | Sequence[Any]) ->
     with constants. A layer is merged only if that saves parameters, if the layer has no groups,
     hooks, parametrization or shared weights, and if nothing else uses the tensor in between.
 
-    A module that ``torch.fx`` cannot follow (for example, with branches on values) stays as it is,
-    with the projections in it frozen. If ``torch.fx`` cannot follow the model's own ``forward``, or
-    if the result differs from the model, all projections are frozen and nothing is merged. The
-    report then says that this package is still needed.
+    If ``torch.fx`` cannot follow a module (because it branches on values, for example), the module
+    stays as it is, with the projections in it frozen. If that module is the model itself, or if the
+    outputs differ, nothing is merged. The report then says that this package is still needed.
 
-    The result computes what the model computes in eval mode, up to rounding, and does not learn.
-    The outputs are compared on the example, on its first sample and on an empty batch. Export the
-    result (``torch.export``, ``torch.onnx.export``) or save it with ``torch.save``; load it with
-    ``torch.load(file, weights_only=False)``, from trusted sources only.
+    The result computes what the model computes in eval mode, and does not learn. The outputs are
+    compared on the example, on its first sample and on an empty batch. Export the result, or save
+    it with ``torch.save`` and load it with ``torch.load(file, weights_only=False)``.
 
     Args:
         model: any module; it is not changed.
@@ -258,10 +256,7 @@ class _Site:
             return None
         A, bias = self.As[mode], layer.bias
         bias = None if bias is None else _product(bias, A, 0)
-        if not self._replace(self.x, layer, _product(layer.weight, A, 0), bias, [A]):
-            return None
-        del self.As[mode]
-        return f"part of {self.x.target}, the {type(layer).__name__} before it"
+        return self._merge(self.x, "before", _product(layer.weight, A, 0), bias, [mode])
 
     def _into_layer_after(self) -> str | None:
         node, modes = self._only_and_next_user(self.node), range(self.order - 1, self.order)
@@ -276,11 +271,7 @@ class _Site:
         weight = layer.weight.detach().unflatten(1, sizes)
         for k, A in self.As.items():
             weight = _product(weight, A.mT, 1 + k - modes.start)
-        weight = weight.flatten(1, len(sizes))
-        if not self._replace(node, layer, weight, layer.bias, [*self.As.values()]):
-            return None
-        self.As.clear()
-        return f"part of {node.target}, the {type(layer).__name__} after it"
+        return self._merge(node, "after", weight.flatten(1, len(sizes)), layer.bias, [*self.As])
 
     def _as_products(self) -> str:
         sizes = [n if k in self.As else self.out_shape[k] for k, n in enumerate(self.in_shape)]
@@ -310,13 +301,14 @@ class _Site:
         """Return the node that alone uses this one, if it follows at once."""
         return node.next if node is not None and [*node.users] == [node.next] else None
 
-    def _replace(
-        self, node: fx.Node, old: Any, weight: Tensor, bias: Tensor | None, As: list[Tensor]
-    ) -> bool:
-        """Replace a layer by one with other weights, if that saves parameters."""
+    def _merge(
+        self, node: fx.Node, where: str, weight: Tensor, bias: Tensor | None, modes: list[int]
+    ) -> str | None:
+        """Replace a layer by one with these weights, if that saves parameters."""
+        old: Any = graph.called_module(self.root, node)
         size = weight.numel() + (0 if bias is None else bias.numel())
-        if size >= graph.parameter_count(old) + sum(A.numel() for A in As):
-            return False
+        if size >= graph.parameter_count(old) + sum(self.As[k].numel() for k in modes):
+            return None
         new = copy.deepcopy(old)
         new.weight = _fixed(weight.to(old.weight))
         new.bias = None if bias is None else _fixed(bias.to(old.weight))
@@ -324,7 +316,8 @@ class _Site:
         setattr(new, f"out_{names}", weight.shape[0])
         setattr(new, f"in_{names}", weight.shape[1])
         graph.set_module(self.root, str(node.target), new)
-        return True
+        self.As = {k: A for k, A in self.As.items() if k not in modes}
+        return f"part of {node.target}, the {type(old).__name__} {where} it"
 
     def _insert(self, function: Any, *args: Any) -> fx.Node:
         return self.root.graph.call_function(function, args)

@@ -100,8 +100,8 @@ def replace(
     An average pool of a trained network is replaced without a change of the outputs. A projection
     with ``init="block"`` averages equal windows that do not overlap, up to a factor. The factor is
     multiplied into the weight of the next convolution or linear layer if that layer alone uses the
-    average. Otherwise a fixed scale follows the projection. For other windows (overlapping, padded,
-    of several sizes) and other options the report says that the outputs change.
+    average. Otherwise a fixed scale follows. For other windows (overlapping, padded, of several
+    sizes) and other options the report says that the outputs change.
 
     >>> trained = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(48, 5))
     >>> x = torch.randn(1, 3, 8, 8)
