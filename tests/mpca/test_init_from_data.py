@@ -1,4 +1,4 @@
-"""Starts from data."""
+"""Initializations from data."""
 
 import pytest
 import torch
@@ -64,10 +64,10 @@ def test_sweeps_reach_MPCA():
         return layer(centred).square().sum() / centred.square().sum()
 
     tp.init_from_data(layer, x)
-    start = kept()
+    initial = kept()
     tp.init_from_data(layer, x, sweeps=40)
     mpca = tp.MPCA((2, 2, 2), max_iter=40, tol=0).fit(x)
-    assert kept() > start + 1e-4
+    assert kept() > initial + 1e-4
     assert kept().item() == pytest.approx(mpca.captured_energy_ratio_, abs=1e-5)
 
 

@@ -578,6 +578,11 @@ def test_a_replacement_that_the_model_never_calls_is_reported(x):
         (nn.MaxPool2d(2), torch.randn(1, 4, 8, 8), ("normal", "block", "block")),
         (nn.Conv2d(4, 2, 1), torch.randn(1, 4, 8, 8), ("normal", "block", "block")),
         (nn.Conv1d(4, 2, 2, stride=2), torch.randn(1, 4, 8), ("normal", "block")),
+        (
+            nn.ConvTranspose2d(4, 6, 2, stride=2),
+            torch.randn(1, 4, 8, 8),
+            ("normal", "block", "block"),
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
