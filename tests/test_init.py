@@ -44,13 +44,13 @@ def test_blocks_are_contiguous_and_as_even_as_can_be(size):
 
 
 @pytest.mark.parametrize("pool", [1, 2, 3])
-def test_block_start_is_average_pooling_up_to_a_factor(pool):
+def test_block_init_is_average_pooling_up_to_a_factor(pool):
     layer = TensorProjection((5, 12, 12), (None, 12 // pool, 12 // pool), init="block")
     x = torch.randn(4, 5, 12, 12)
     assert_close(layer(x), pool * avg_pool2d(x, pool), rtol=0, atol=1e-5)
 
 
-def test_dct_start_keeps_slow_waves_and_drops_fast_ones():
+def test_dct_init_keeps_slow_waves_and_drops_fast_ones():
     layer = TensorProjection((16,), (4,), init="dct")
     places = (torch.arange(16) + 0.5) * torch.pi / 16
     waves = torch.stack([torch.cos(places * k) for k in range(16)])
@@ -58,7 +58,7 @@ def test_dct_start_keeps_slow_waves_and_drops_fast_ones():
     assert_close(layer.captured_energy(waves), expected, rtol=0, atol=1e-5)
 
 
-def test_dct_start_is_the_cosine_transform_written_out():
+def test_dct_init_is_the_cosine_transform_written_out():
     W = INITS["dct"](torch.empty(7, 5, dtype=torch.float64))
     # Eigenvectors of the path's Laplacian, a definition that names no cosine.
     L = 2 * torch.eye(7) - torch.eye(7).roll(1, 0).tril() - torch.eye(7).roll(-1, 0).triu()
@@ -67,7 +67,7 @@ def test_dct_start_is_the_cosine_transform_written_out():
     assert_close((V[:, :5].T @ W).abs(), torch.eye(5).double(), rtol=0, atol=1e-12)
 
 
-# The blur start
+# The blur initialization
 
 
 def by_pascals_triangle(p, q):
@@ -90,7 +90,7 @@ def by_pascals_triangle(p, q):
 
 
 @pytest.mark.parametrize(("p", "q"), [(12, 6), (2, 1), (4, 2), (40, 20), (12, 4), (20, 5), (15, 3)])
-def test_blur_start_is_the_frame_closest_to_blur_pooling(p, q):
+def test_blur_init_is_the_frame_closest_to_blur_pooling(p, q):
     windows = by_pascals_triangle(p, q)
     W = INITS["blur"](torch.empty(p, q, dtype=torch.float64))
     # The polar factor, by its definition: what is left of the windows is symmetric and positive.
@@ -100,7 +100,7 @@ def test_blur_start_is_the_frame_closest_to_blur_pooling(p, q):
     assert_close(W @ left, windows, rtol=0, atol=1e-12)
 
 
-def test_blur_start_where_the_size_is_halved():
+def test_blur_init_if_the_size_is_halved():
     windows = by_pascals_triangle(12, 6)
     assert (8 * windows[:, 0]).tolist() == [4, 3, 1] + 9 * [0]  # clamped
     assert (8 * windows[:, 2]).tolist() == [0, 0, 0, 1, 3, 3, 1, 0, 0, 0, 0, 0]
@@ -110,7 +110,7 @@ def test_blur_start_where_the_size_is_halved():
 
 @settings(deadline=None)
 @given(size=sizes)
-def test_blur_start_is_symmetric_and_the_same_every_time(size):
+def test_blur_init_is_symmetric_and_the_same_every_time(size):
     W = INITS["blur"](torch.empty(size, dtype=torch.float64))
     assert_close(W, W.flip(0, 1), rtol=0, atol=1e-12)
     torch.rand(1)
@@ -133,12 +133,12 @@ def test_blur_windows_of_long_axes(p, q):
     assert values.min() > 0.02 * values.max()
 
 
-def test_blur_start_of_a_size_that_stays_is_the_identity():
+def test_blur_init_of_a_size_that_stays_is_the_identity():
     assert_close(INITS["blur"](torch.empty(9, 9)), torch.eye(9), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor", [1.5, 2, 2.5, 3, 4, 8])
-def test_blur_start_is_local(factor):
+def test_blur_init_is_local(factor):
     q = 24
     W = INITS["blur"](torch.empty(int(factor * q), q, dtype=torch.float64))
     places = torch.arange(len(W))[:, None]
@@ -151,7 +151,7 @@ def test_blur_start_is_local(factor):
     assert dct[away >= 11].abs().max() > 0.5 * dct.abs().max()
 
 
-def test_blur_start_keeps_slow_waves_better_than_blocks_and_drops_fast_ones():
+def test_blur_init_keeps_slow_waves_better_than_blocks_and_drops_fast_ones():
     places = (torch.arange(48) + 0.5) * torch.pi / 48
     slow, fast = (torch.cos(places * k)[None] for k in (12, 40))
 
@@ -180,7 +180,7 @@ def test_transposed_meta_and_lazy_layers(init):
     assert TensorProjection((9,), (4,), init=init, device="meta").W1.is_meta
 
 
-def test_starts_by_mode():
+def test_inits_by_mode():
     layer = TensorProjection((8, 6, 6), (4, 3, 3), init=("normal", "dct", "block"))
     assert abs(layer.W1.std().item() - 0.05) < 0.02
     assert torch.equal(layer.W2, INITS["dct"](torch.empty(6, 3)))
@@ -188,7 +188,7 @@ def test_starts_by_mode():
 
 
 @pytest.mark.parametrize("init", POOLINGS)
-def test_gradients_are_finite_at_an_orthonormal_start(init):
+def test_gradients_are_finite_at_an_orthonormal_init(init):
     layer = TensorProjection((8, 6), (4, 3), init=init)
     (layer(torch.randn(5, 8, 6)).sin().sum()).backward()
     assert all(W.grad.isfinite().all() and W.grad.abs().max() > 0 for W in layer.parameters())
@@ -198,7 +198,7 @@ def test_gradients_are_finite_at_an_orthonormal_start(init):
 
 
 @pytest.mark.parametrize("init", list(INITS))
-def test_scale_multiplies_the_start(init):
+def test_scale_multiplies_the_init(init):
     torch.manual_seed(1)
     plain = TensorProjection((9, 8), (4, 3), init=init)
     torch.manual_seed(1)
@@ -237,18 +237,18 @@ def test_a_scale_is_a_number_and_one_a_mode():
 
 
 def turned(init, scale):
-    """Radians between U's span at the start and after 100 steps of Adam."""
+    """Radians between U's span at initialization and after 100 steps of Adam."""
     torch.manual_seed(0)
     x = torch.randn(256, 32) @ torch.randn(32, 32)
     layer = TensorProjection((32,), (8,), init=init, init_scale=scale)
-    start = layer.projections(torch.float64)[0].detach()
+    initial = layer.projections(torch.float64)[0].detach()
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
     for _ in range(100):
         optimizer.zero_grad()
         (-layer.captured_energy(x).mean()).backward()
         optimizer.step()
     U = layer.projections(torch.float64)[0].detach()
-    return torch.linalg.svdvals(start.T @ U).min().clamp(max=1).acos().item()
+    return torch.linalg.svdvals(initial.T @ U).min().clamp(max=1).acos().item()
 
 
 # The table in init.py.

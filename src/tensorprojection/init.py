@@ -7,17 +7,16 @@ tensor([[0.7071, 0.0000],
         [0.0000, 0.7071],
         [0.0000, 0.7071]])
 
-`normal_` and `orthogonal_` are noise. `block_`, `blur_` and `dct_` are poolings that a layer can
-begin as and learn away from: the first two are local, the last mixes all positions. A layer takes
-one by its name without the underscore, or any function of a tensor, as ``init``; ``init_scale``
-multiplies it.
+`normal_` and `orthogonal_` are random. `block_`, `blur_` and `dct_` are poolings: the first two are
+local, the last mixes all positions. A layer's ``init`` is one of these names without the
+underscore, or a function of a tensor; ``init_scale`` multiplies W.
 
 Note [What auto is]
     ``init="auto"``, the default, is for channels first: the first mode of three or more is
-    ``"normal"``, since channels have no order that a pooling could use, and the others are
-    ``"block"`` with ``init_scale=3``. Chosen on the OCT study's rows in docs/results/oct, at each
-    network's epoch with the lowest validation loss, against MaxPooling, 10 paired trials, median
-    difference with its 95 % interval:
+    ``"normal"``, since channels have no order, and the others are ``"block"`` with
+    ``init_scale=3``. It was chosen on the OCT study (docs/results/oct): median difference to
+    MaxPooling with its 95 % interval, 10 paired trials, at each network's epoch with the lowest
+    validation loss:
 
     ==============  =========================  ====  =========================  ====
     spatial modes   loss                             accuracy
@@ -28,13 +27,13 @@ Note [What auto is]
     normal          +0.176 [+0.099, +0.254]    0/10  -0.076 [-0.113, -0.041]    0/10
     ==============  =========================  ====  =========================  ====
 
-    With one or two modes nothing tells tokens from features: all are ``"normal"``, the paper's.
+    With one or two modes, tokens and features cannot be told apart: all are ``"normal"``.
 
 Note [W's scale sets how fast U turns]
-    U does not depend on the scale of W, but its gradient does, by the inverse; and Adam, whose
-    steps have the learning rate's size whatever the gradient's, turns a small W through a large
-    angle. The largest angle in radians between the spans of U at the start and after 100 steps of
-    Adam at 1e-3, in a layer 32 -> 8 that learns to keep the energy of fixed data (at most π/2):
+    U does not depend on the scale of W. Adam's steps have the size of the learning rate whatever
+    the gradient's size, so they turn a small W through a large angle. The largest angle in radians
+    (at most π/2) between the spans of U at initialization and after 100 steps of Adam at 1e-3, in
+    a layer 32 -> 8 that learns to keep the energy of fixed data:
 
     ============  ====  ====  ====  ====
     init_scale     0.1   0.3     1     3
@@ -89,28 +88,19 @@ def orthogonal_(W: Tensor) -> Tensor:
 def block_(W: Tensor) -> Tensor:
     """Fill W with normalised indicators of blocks: average pooling, up to a factor.
 
-    >>> block_(torch.empty(4, 2))
-    tensor([[0.7071, 0.0000],
-            [0.7071, 0.0000],
-            [0.0000, 0.7071],
-            [0.0000, 0.7071]])
-
     The factor is the root of a block's size. If q does not divide p, sizes differ by one.
     """
     return _set(W, init_matrices.block(*W.shape))
 
 
 def blur_(W: Tensor) -> Tensor:
-    """Fill W with the orthonormal frame closest to blur pooling: local and smooth.
+    """Fill W with the orthonormal matrix closest to blur pooling: local and smooth.
 
-    Its columns are the polar factor of the windows of anti-aliased pooling, [1, 3, 3, 1] / 8 if
-    the size is halved; see Note [Windows of blur pooling] in init_matrices.py. An inner column of
-    12 → 6:
+    It is the polar factor of the windows of anti-aliased pooling, [1, 3, 3, 1] / 8 if the size is
+    halved; see Note [Windows of blur pooling] in init_matrices.py. An inner column of 12 → 6:
 
     >>> [round(u, 2) for u in blur_(torch.empty(12, 6))[2:10, 2].tolist()]
     [-0.11, 0.12, 0.69, 0.69, 0.12, -0.11, -0.01, 0.03]
-
-    Three positions further out, entries are four times smaller.
     """
     return _set(W, init_matrices.blur(*W.shape))
 

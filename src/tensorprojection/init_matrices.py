@@ -1,4 +1,4 @@
-"""Starts of W that are matrices of numbers, not noise: one array for every framework."""
+"""Initializations of W that are not random, as arrays for every framework; see init.py."""
 
 from __future__ import annotations
 
@@ -12,16 +12,7 @@ Array = NDArray[np.float64]
 
 
 def block(p: int, q: int) -> Array:
-    """Normalised indicators of contiguous blocks: average pooling, up to a factor.
-
-    >>> block(4, 2).round(4)
-    array([[0.7071, 0.    ],
-           [0.7071, 0.    ],
-           [0.    , 0.7071],
-           [0.    , 0.7071]])
-
-    The factor is the root of a block's size. Where q does not divide p, sizes differ by one.
-    """
+    """Return normalised indicators of contiguous blocks; sizes differ by at most one."""
     U = np.zeros((p, q))
     for j, (first, end) in enumerate(pairwise(j * p // q for j in range(q + 1))):
         U[first:end, j] = (end - first) ** -0.5
@@ -29,14 +20,7 @@ def block(p: int, q: int) -> Array:
 
 
 def dct(p: int, q: int) -> Array:
-    """The q lowest cosine frequencies (DCT-II, orthonormal): spectral pooling.
-
-    >>> dct(4, 2).round(4)
-    array([[ 0.5   ,  0.6533],
-           [ 0.5   ,  0.2706],
-           [ 0.5   , -0.2706],
-           [ 0.5   , -0.6533]])
-    """
+    """Return the q lowest cosine frequencies (DCT-II, orthonormal)."""
     place = np.arange(p)[:, None] + 0.5
     U: Array = np.cos(place * np.arange(q) * (np.pi / p)) * (2 / p) ** 0.5
     U[:, 0] = p**-0.5
@@ -44,32 +28,24 @@ def dct(p: int, q: int) -> Array:
 
 
 def blur(p: int, q: int) -> Array:
-    """The orthonormal frame closest to blur pooling: local, like ``block``, and smooth.
-
-    Its columns are the polar factor of the windows of anti-aliased pooling, [1, 3, 3, 1] / 8 where
-    the size is halved; see Note [Windows of blur pooling]. An inner column of 12 -> 6:
-
-    >>> blur(12, 6)[2:10, 2].round(2).tolist()
-    [-0.11, 0.12, 0.69, 0.69, 0.12, -0.11, -0.01, 0.03]
-    """
+    """Return the polar factor of the windows of blur pooling."""
     P, _, Qt = np.linalg.svd(_windows(p, q), full_matrices=False)
     U: Array = P @ Qt
     return U
 
 
 def _windows(p: int, q: int) -> Array:
-    """By column, the weights of blur pooling from p positions to q.
+    """Return the weights of blur pooling from p positions to q, one column per window.
 
     Note [Windows of blur pooling]
-        Where every s-th position is kept, s = p / q, a window has the weights C(n, k) of a binomial
+        If every s-th position is kept, s = p / q, a window has the weights C(n, k) of a binomial
         with n = s² − 1: 1 3 3 1 for s = 2. Its standard deviation, √n / 2, grows with s and is √3
-        times that of s equal weights. For p = q a window is a single 1, so that windows stay
-        independent where hardly anything is dropped. Where s is no integer, n and k are not
-        either, and the factorials are Gamma functions.
+        times that of s equal weights. For p = q a window is a single 1, so that the windows stay
+        independent if hardly anything is dropped. If s is not an integer, n and k are not either,
+        and the factorials are Gamma functions.
 
-        What lies beyond the border is mirrored back. For s = 2 that is one position, which goes to
-        its neighbour on the border: clamping does the same. For larger s clamping would pile up a
-        sixth of the outer windows on the outermost position; mirrored, they stay smooth.
+        Positions beyond the border are mirrored. For s = 2 this is the same as clamping. For larger
+        s, clamping would put a sixth of the outer windows on the outermost position.
     """
     s = p / q
     n = s * s - 1

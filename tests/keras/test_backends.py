@@ -18,7 +18,7 @@ ROOT = HERE.parent.parent
 ROOM = ROOT / "src" / "tensorprojection" / "keras"
 
 # Modules with examples; those of another backend cannot be imported.
-NAMES = ("__init__", "authors", "convert", "frozen", "initializers", "layers")
+NAMES = ("__init__", "convert", "initializers", "layers")
 EXAMPLES = [ROOM / f"{name}.py" for name in NAMES]
 
 PACKAGES = {"torch": ["torch"], "jax": ["jax"], "tensorflow": ["tensorflow", "tensorflow-cpu"]}

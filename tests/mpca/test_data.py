@@ -144,18 +144,6 @@ def test_zeros_are_wrong_and_constants_are_not_without_centring():
         tp.suggest_out_shape(torch.zeros(5, 3), center=False)
 
 
-def test_a_loader_that_gives_fewer_samples_the_second_time():
-    class Shrinking:
-        left = 5
-
-        def __iter__(self):
-            yield torch.randn(self.left, 3)
-            self.left -= 1
-
-    with pytest.raises(ProjectionValueError, match=r"same samples.*got 5 in the first and 4"):
-        tp.suggest_out_shape(Shrinking())
-
-
 def test_a_shape_that_changes_between_updates():
     mpca = MPCA().partial_fit(torch.randn(5, 3, 2))
     with pytest.raises(ProjectionValueError, match=r"shape \(n, 3, 2\).*got \(5, 4, 2\)"):

@@ -96,7 +96,7 @@ def test_the_error_never_rises(seed, shape, center, data):
         np.testing.assert_allclose(U.T @ U, np.eye(U.shape[1]), atol=1e-10)
 
 
-def test_sweeps_find_more_than_the_start():
+def test_sweeps_find_more_than_the_initialization():
     x = samples(40, 8, 7, 6, noise=2.0)
     mpca = MPCA((2, 2, 2), tol=0, max_iter=30).fit(x)
     assert mpca.n_iter_ > 1
@@ -175,7 +175,7 @@ def test_a_loader_gives_what_the_whole_gives():
     assert flat.out_shape_ == MPCA(0.9).fit(x).out_shape_
 
 
-def test_batches_by_partial_fit_give_the_start_of_a_fit():
+def test_batches_by_partial_fit_give_the_initialization_of_a_fit():
     x = samples(50, 6, 5, noise=1.0)
     mpca = MPCA((3, 2))
     for batch in np.array_split(x, 6):

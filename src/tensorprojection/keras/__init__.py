@@ -27,11 +27,15 @@ if tuple(map(int, _keras.__version__.split(".")[:2])) < (3, 9):
         "pip install 'tensorprojection[keras]'."
     )
 
-from .authors import TensorProjectionLayer, TransposeTensorProjectionLayer
 from .convert import from_torch, to_torch
-from .frozen import FrozenProjection
 from .initializers import BlockInitializer, BlurInitializer, DctInitializer
-from .layers import TensorProjection, TransposeTensorProjection
+from .layers import (
+    FrozenProjection,
+    TensorProjection,
+    TensorProjectionLayer,
+    TransposeTensorProjection,
+    TransposeTensorProjectionLayer,
+)
 
 __all__ = [
     "BlockInitializer",

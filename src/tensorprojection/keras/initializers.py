@@ -48,14 +48,11 @@ class BlockInitializer(_PoolingInitializer):
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class BlurInitializer(_PoolingInitializer):
-    """The orthonormal matrix closest to anti-aliased pooling: local and smooth.
+    """The orthonormal matrix closest to anti-aliased pooling, times ``gain``: local and smooth.
 
     >>> W = BlurInitializer()((4, 2))
     >>> keras.ops.convert_to_numpy(W)[:, 0].astype(float).round(3).tolist()
     [0.801, 0.577, 0.13, -0.094]
-
-    Args:
-        gain: see :class:`BlockInitializer`.
     """
 
     matrix = staticmethod(init_matrices.blur)
@@ -63,14 +60,11 @@ class BlurInitializer(_PoolingInitializer):
 
 @keras.saving.register_keras_serializable(package="tensorprojection")
 class DctInitializer(_PoolingInitializer):
-    """Spectral pooling: the lowest cosine frequencies.
+    """Spectral pooling, times ``gain``: the lowest cosine frequencies.
 
     >>> W = DctInitializer()((4, 2))
     >>> keras.ops.convert_to_numpy(W)[:, 0].tolist()
     [0.5, 0.5, 0.5, 0.5]
-
-    Args:
-        gain: see :class:`BlockInitializer`.
     """
 
     matrix = staticmethod(init_matrices.dct)

@@ -9,9 +9,36 @@ import keras
 
 from ..eps import EpsMode, check_eps
 from ..errors import ProjectionTypeError, ProjectionValueError
-from ..shapes import complete, per_mode, read_shape
+from ..shapes import check_shape, complete, not_floating, per_mode, read_shape
 from . import initializers, ops
-from .frozen import FrozenProjection, Multilinear, Size
+
+Size = int | None  # None: not known, in a mode left alone
+
+
+class _Multilinear(keras.layers.Layer):  # type: ignore[misc]
+    """Base of the layers: checks the input before Keras calls `call`."""
+
+    in_shape: tuple[Size, ...] | None = None  # None until the layer is built
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Keras wraps an error from `call` into a message of its own; from here it does not.
+        for x in args[:1] or [kwargs.get("inputs")]:
+            if hasattr(x, "dtype") and hasattr(x, "shape"):
+                self._check(x)
+        return super().__call__(*args, **kwargs)
+
+    def _check(self, x: Any) -> None:
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        if not keras.backend.is_float_dtype(dtype):
+            raise not_floating("the input", dtype)
+        if self.in_shape is None:
+            return  # `build` checks the shape
+        check_shape(tuple(x.shape), self.in_shape)
+        if len(x.shape) != len(self.in_shape) + 1:
+            raise ProjectionValueError(
+                f"Expected one batch axis and {len(self.in_shape)} modes, got an input of shape "
+                f"{tuple(x.shape)}."
+            )
 
 
 def _reconstruction_error(x: Any, z: Any, Us: Sequence[Any], transposed: bool) -> Any:
@@ -39,7 +66,7 @@ _PENALTIES: dict[str, Callable[[Any, Any, Sequence[Any], bool], Any]] = {
 }
 
 
-class _Projection(Multilinear):
+class _Projection(_Multilinear):
     """The part that both layers share: the W's, and the map made of them."""
 
     transposed: ClassVar[bool]
@@ -237,3 +264,116 @@ class TransposeTensorProjection(_Projection):
     """
 
     transposed = True
+
+
+@keras.saving.register_keras_serializable(package="tensorprojection")
+class FrozenProjection(_Multilinear):
+    """The result of ``layer.freeze()``: the same map, with U's as weights that are not trained.
+
+    >>> layer = TensorProjection((6, 6, None))
+    >>> layer.build((None, 12, 12, 32))
+    >>> frozen = layer.freeze()
+    >>> frozen(keras.ops.ones((2, 12, 12, 32))).shape[1:] == (6, 6, 32)
+    True
+    >>> frozen.trainable_weights
+    []
+
+    Args:
+        shapes: of the U's by mode, ``larger × smaller``; None for a mode left alone.
+        transposed: True for the map of a transposed projection.
+    """
+
+    def __init__(
+        self, shapes: Sequence[Sequence[int] | None], transposed: bool, **kwargs: Any
+    ) -> None:
+        super().__init__(trainable=kwargs.pop("trainable", False), **kwargs)
+        self.shapes = [None if shape is None else tuple(shape) for shape in shapes]
+        self.transposed = transposed
+        self.in_shape = tuple(None if U is None else U[transposed] for U in self.shapes)
+        self.Us = [
+            None
+            if shape is None
+            else self.add_weight(
+                name=f"U{k}", shape=shape, initializer="zeros", trainable=False, autocast=False
+            )
+            for k, shape in enumerate(self.shapes, start=1)
+        ]
+
+    def call(self, inputs: Any) -> Any:
+        Us = [None if U is None else U.value for U in self.Us]
+        return ops.multilinear(inputs, Us, transposed=self.transposed)
+
+    def compute_output_shape(self, input_shape: Sequence[Size]) -> tuple[Size, ...]:
+        sizes = zip(input_shape[1:], self.shapes, strict=True)
+        return (
+            input_shape[0],
+            *(n if U is None else U[not self.transposed] for n, U in sizes),
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "shapes": self.shapes, "transposed": self.transposed}
+
+
+# The layers with the names and signatures of the paper's authors: only the import changes.
+
+
+class _Authors(_Projection):
+    """``q1, q2, q3, regularization='None', rate=0.1``, and the paper's initialization of W."""
+
+    def __init__(
+        self,
+        q1: int,
+        q2: int,
+        q3: int,
+        regularization: str = "None",
+        rate: float = 0.1,
+        kernel_initializer: Any = "normal",
+        **kwargs: Any,
+    ) -> None:
+        self.q1, self.q2, self.q3 = q1, q2, q3
+        penalty = None if regularization == "None" else regularization
+        super().__init__(
+            (q1, q2, q3),
+            kernel_initializer=kernel_initializer,
+            regularization=penalty,
+            rate=rate,
+            **kwargs,
+        )
+
+    def _full_shape(self, in_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        # The authors' layer leaves a mode alone if it would not get smaller (transposed: larger).
+        if len(in_shape) == self.order:
+            beyond = max if self.transposed else min
+            self.out_shape = tuple(
+                q if p is None else beyond(p, q)
+                for p, q in zip(in_shape, (self.q1, self.q2, self.q3), strict=True)
+            )
+        return super()._full_shape(in_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        del config["out_shape"]
+        penalty = config.pop("regularization")
+        sizes = {"q1": self.q1, "q2": self.q2, "q3": self.q3}
+        return {**config, **sizes, "regularization": penalty or "None"}
+
+
+@keras.saving.register_keras_serializable(package="tensorprojection")
+class TensorProjectionLayer(_Authors, TensorProjection):
+    """:class:`TensorProjection` of order three, with the signature of the authors' layer.
+
+    >>> layer = TensorProjectionLayer(6, 6, 32)
+    >>> _ = layer.build((None, 12, 12, 32))
+    >>> [W.name for W in layer.weights]  # 32 channels stay
+    ['W1', 'W2']
+    """
+
+
+@keras.saving.register_keras_serializable(package="tensorprojection")
+class TransposeTensorProjectionLayer(_Authors, TransposeTensorProjection):
+    """:class:`TransposeTensorProjection` of order three, with the signature of the authors' layer.
+
+    >>> layer = TransposeTensorProjectionLayer(16, 16, 128)
+    >>> layer(keras.ops.ones((2, 8, 8, 128))).shape[1:] == (16, 16, 128)
+    True
+    """

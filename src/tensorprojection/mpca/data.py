@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from math import prod
 from typing import Any, TypeAlias
@@ -35,7 +34,6 @@ class Source:
         data: a tensor or an array with the samples along axis 0, or an iterable of such batches
             (a DataLoader). The first entry of a tuple such as ``(x, y)`` is used. An array may be
             a memory map: only one chunk of it is in memory at a time.
-        transform: a function that is applied to each batch first.
         in_shape: the shape of one sample, if batches are flattened to ``(n, prod(in_shape))``.
 
     Attributes:
@@ -43,13 +41,7 @@ class Source:
         shape: the shape of one sample, known after the first batch.
     """
 
-    def __init__(
-        self,
-        data: Data,
-        *,
-        transform: Callable[[Any], Any] | None = None,
-        in_shape: Sequence[int] | None = None,
-    ) -> None:
+    def __init__(self, data: Data, *, in_shape: Sequence[int] | None = None) -> None:
         if not isinstance(data, Tensor | np.ndarray) and not hasattr(data, "__iter__"):
             raise ProjectionTypeError(
                 "Expected a tensor, an array or a loader that gives batches of them, "
@@ -58,27 +50,14 @@ class Source:
         self.repeatable = not isinstance(data, Iterator)
         self.shape: Shape | None = None if in_shape is None else tuple(in_shape)
         self._data = data
-        self._transform = transform
         self._is_flat = in_shape is not None
-        self._count: int | None = None
 
     def chunks(self) -> Iterator[Tensor]:
         """Yield the samples as ``(n, *shape)`` tensors in float32 or float64."""
-        count = 0
         whole = isinstance(self._data, Tensor | np.ndarray)
         for batch in [self._data] if whole else self._data:
-            if self._transform is not None:
-                batch = self._transform(_first(batch))
-            x = self._shaped(_first(batch))
-            for rows in split_rows(x):
-                count += len(rows)
+            for rows in split_rows(self._shaped(_first(batch))):
                 yield to_working_dtype(as_tensor(rows).detach())
-        if self._count not in (None, count):
-            raise ProjectionValueError(
-                f"Expected data that gives the same samples in every pass, got {self._count} in "
-                f"the first and {count} in a later one."
-            )
-        self._count = count
 
     def _shaped(self, x: Tensor | Array) -> Tensor | Array:
         if x.ndim < 2:
@@ -157,12 +136,10 @@ def capture(model: nn.Module, name: str, loader: Tensor | Iterable[Any]) -> Iter
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     if name not in modules:
-        near = get_close_matches(name, [n for n in modules if n], n=5, cutoff=0.4)
-        names = near or [n for n in modules if n][:5]
-        hint = ", ".join(map(repr, names)) or "none at all"
+        near = get_close_matches(name, modules, n=5, cutoff=0.4) or [*modules][1:6]
         raise ProjectionValueError(
-            f"Expected the name of a module inside {type(model).__name__}, got {name!r}; "
-            f"{'near names' if near else 'there are'}: {hint}."
+            f"Expected the name of a module inside {type(model).__name__}, such as "
+            f"{', '.join(map(repr, near))}, got {name!r}."
         )
     features = _Features(model, modules[name], loader)
     return iter(features) if isinstance(loader, Iterator) else features
@@ -181,19 +158,11 @@ class _Features:
             parameter = next(self._model.parameters(), None)
             if isinstance(x, Tensor) and parameter is not None:
                 x = x.to(parameter.device)
-            # The model is restored before a batch is yielded: the caller may stop at any batch.
-            with _recorded_outputs(self._model, self._module) as outputs:
-                self._model(x)
-            if not outputs:
-                raise ProjectionValueError(
-                    "Expected a module that the model's forward pass calls, got one that it does "
-                    "not: the model gave no output of it."
-                )
-            yield from outputs
+            yield from _outputs(self._model, self._module, x)
 
 
-@contextmanager
-def _recorded_outputs(model: nn.Module, module: nn.Module) -> Iterator[list[Tensor]]:
+def _outputs(model: nn.Module, module: nn.Module, x: Any) -> list[Tensor]:
+    """Return a module's outputs in one forward pass of the model, which is restored afterwards."""
     outputs: list[Tensor] = []
 
     def record(_: nn.Module, __: Any, output: Any) -> None:
@@ -211,8 +180,13 @@ def _recorded_outputs(model: nn.Module, module: nn.Module) -> Iterator[list[Tens
     model.eval()
     try:
         with torch.no_grad():
-            yield outputs
+            model(x)
     finally:
         handle.remove()
         for m, training in modes.items():
             m.training = training
+    if not outputs:
+        raise ProjectionValueError(
+            "Expected a module that the model's forward pass calls, got one that it does not call."
+        )
+    return outputs

@@ -123,10 +123,7 @@ class MPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         """Return the projections of samples."""
         check_is_fitted(self)
         samples, flat = self._read(X, reset=False)
-        mean, Us = (
-            torch.from_numpy(self.mean_),
-            [torch.from_numpy(U) for U in self.components_],
-        )
+        mean, Us = torch.from_numpy(self.mean_), [*map(torch.from_numpy, self.components_)]
 
         def down(x: Tensor) -> Tensor:
             return project(centered(x, mean), [U.to(x) for U in Us])
@@ -139,10 +136,7 @@ class MPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         check_is_fitted(self)
         z = X if isinstance(X, Tensor) else np.asarray(X)
         samples, flat = _shaped(z, self.out_shape_, "projections")
-        mean, Us = (
-            torch.from_numpy(self.mean_),
-            [torch.from_numpy(U) for U in self.components_],
-        )
+        mean, Us = torch.from_numpy(self.mean_), [*map(torch.from_numpy, self.components_)]
 
         def up(x: Tensor) -> Tensor:
             return back_project(x, [U.to(x) for U in Us]) + mean.to(x)

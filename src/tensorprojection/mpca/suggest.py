@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -61,11 +61,7 @@ class Suggestion(Sequence[int]):
     def __len__(self) -> int:
         return len(self.out_shape)
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Shape: ...
-    def __getitem__(self, index: int | slice) -> int | Shape:
+    def __getitem__(self, index: Any) -> Any:
         return self.out_shape[index]
 
     def table(self) -> str:
@@ -149,14 +145,7 @@ def check_energy(name: str, energy: Any) -> float:
     return float(energy)
 
 
-def init_from_data(
-    layer: Layer,
-    data: Data,
-    *,
-    transform: Callable[[Any], Any] | None = None,
-    center: bool = True,
-    sweeps: int = 0,
-) -> Layer:
+def init_from_data(layer: Layer, data: Data, *, center: bool = True, sweeps: int = 0) -> Layer:
     """Set every W of a layer so that U spans the leading directions of its mode in the data.
 
     >>> layer = TensorProjection((8, 6, 6), (4, 3, 3))
@@ -176,7 +165,6 @@ def init_from_data(
             of its output, so the data must have the shape of the output. A lazy projection takes
             ``in_shape`` from the data. A lazy transposed projection must be called once first.
         data: a tensor or array with the samples along the first axis, or a loader of such batches.
-        transform: a function that is applied to each batch first.
         center: True for directions of the spread about the mean (a bias after the layer can make
             up for the mean), False for directions of the data itself.
         sweeps: the number of alternating sweeps.
@@ -196,7 +184,7 @@ def init_from_data(
             "This lazy layer has no shapes yet, and the data gives the shape of its output only. "
             "Call it once with an input before using init_from_data()."
         )
-    source = Source(data, transform=transform)
+    source = Source(data)
     scatter = ModeScatter.of(source, center=center)
     if lazy:  # the first call gives the layer its shapes
         first = next(W for W in layer.Ws if W is not None)

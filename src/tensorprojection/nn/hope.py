@@ -1,7 +1,6 @@
-"""HOPE: a projection whose columns a penalty holds at right angles, not its construction.
+"""HOPE, which the paper compares with in its introduction: orthogonality as a penalty.
 
-The rival that the paper names in its introduction: Zhang, Jiang & Dai (2016), and Pan & Jiang
-(2017) for convolutional networks.
+Zhang, Jiang & Dai (2016); for convolutional networks, Pan & Jiang (2017).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ INITS = {"normal": normal_, "orthogonal": orthogonal_}
 
 
 class HOPE(nn.Module):
-    r"""Projects vectors, ``z = Uᵀx``, by unit columns that a penalty makes orthogonal.
+    r"""Project vectors, ``z = Uᵀx``, with unit columns that a penalty makes orthogonal.
 
     The vectors are a tensor's local patches, as in a convolution, or the whole tensor.
 
@@ -35,28 +34,25 @@ class HOPE(nn.Module):
     >>> HOPE((32, 12, 12), 64)(torch.randn(300, 32, 12, 12)).shape
     torch.Size([300, 64])
 
-    Train it with the penalty, whose weight β is yours to choose::
+    Train it with ``loss = task_loss + beta * pool.penalty()`` and a β of your choice.
 
-        loss = task_loss + beta * pool.penalty()
-
-    Vectors are Fortran-ordered, the first mode fastest, as :func:`functional.vec` makes them; so
-    is a patch, the tensor ``(channels, height, width)`` that the window shows. On patches the
-    layer is a convolution with filters of norm 1 and without a bias or padding: rows and columns
-    that no window reaches are left out.
+    Vectors, and patches ``(channels, height, width)``, are Fortran-ordered, the first mode fastest,
+    as in :func:`functional.vec`. On patches the layer is a convolution with filters of norm 1,
+    without bias and padding.
 
     Args:
         in_shape: sizes of the feature axes, without batch axes: any number of them, or
-            ``(channels, height, width)`` where ``patch`` is given. All leading axes of an input
-            are batch axes.
+            ``(channels, height, width)`` with a ``patch``. All leading axes of an input are batch
+            axes.
         features: q, the length of z: the output is ``(q,)``, or ``(q, height', width')``.
         patch: the window's side, or height and width; None projects the whole tensor.
-        stride: how far the window moves; default: its own size, so that patches do not overlap.
+        stride: the window's step. Default: its own size, so that patches do not overlap.
         init: the initialization of U: ``"normal"`` or ``"orthogonal"``.
         device, dtype: of the parameter.
 
     Attributes:
-        U: the parameter, ``p × q``; p is the vectors' length. Its columns may have any length, for
-            the map and the penalty use their directions alone.
+        U: the parameter, ``p × q``; p is the vectors' length. The map and the penalty depend on
+            the directions of its columns only.
     """
 
     in_shape: Shape
@@ -96,7 +92,7 @@ class HOPE(nn.Module):
         self.reset_parameters()
 
     def _vector_and_places(self) -> tuple[Shape, Shape]:
-        """The shape of one vector as a tensor, and how many there are along each spatial axis."""
+        """Return the shape of one vector as a tensor, and the number along each spatial axis."""
         if self.patch is None or self.stride is None:
             if self.stride is not None:
                 raise ProjectionValueError(
@@ -120,19 +116,16 @@ class HOPE(nn.Module):
         INITS[self.init](self.U)
 
     def columns(self) -> Tensor:
-        """U with columns of length 1: what the layer multiplies by. Differentiable.
-
-        A column of zeros stays one; it has the gradient 0 and does not learn.
-        """
+        """Return U with columns of length 1, differentiable; a column of zeros does not learn."""
         with no_autocast(self.U):
             return penalties.unit_columns(self.U)
 
     def penalty(self) -> Tensor:
-        """D(U), to add to a loss with a weight β > 0; see :func:`penalties.hope`."""
+        """Return D(U), to add to a loss with a weight β > 0; see :func:`penalties.hope`."""
         return penalties.hope(self.U)
 
     def filters(self) -> Tensor:
-        """The unit columns as the filters of a convolution: ``(features, channels, *patch)``."""
+        """Return the unit columns as filters: ``(features, channels, *patch)``."""
         if self.patch is None:
             raise ProjectionValueError("Expected a layer with a patch: only that has filters.")
         height, width = self.patch

@@ -28,7 +28,6 @@ from tensorprojection import (
     TransposeTensorProjection,
     fold_projections,
 )
-from tensorprojection.nn.hope import HOPE
 
 from .code_version import STUDY
 from .config import Place, RunConfig, own_settings
@@ -51,7 +50,7 @@ from .training.train import output_of
 Trial = int | Literal["best"]
 Network = Callable[[Tensor], Tensor]
 
-PROJECTIONS = (TensorProjection, TransposeTensorProjection, FrozenProjection, HOPE)
+PROJECTIONS = (TensorProjection, TransposeTensorProjection, FrozenProjection)
 FIRST = 16  # images for a network that is initialized from data; the saved values replace it
 SUFFIXES = (".onnx", ".pt2")
 KEY = "tensorprojection"  # of the record in an exported file
