@@ -30,6 +30,11 @@ nitpicky = False
 
 html_theme = "furo"
 html_title = "tensorprojection"
+html_theme_options = {
+    "source_repository": "https://github.com/tensorprojection/tensorprojection/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
