@@ -15,7 +15,16 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 GUIDE = [  # what a reader is promised, page by page
-    *("pooling", "channels", "sequences", "upsampling", "dimensions", "mpca", "autoencoder"),
+    *(
+        "pooling",
+        "pretrained",
+        "channels",
+        "sequences",
+        "upsampling",
+        "dimensions",
+        "mpca",
+        "autoencoder",
+    ),
     *("looking", "deployment", "keras", "gpus", "distributed", "paper", "own_study"),
 ]
 
