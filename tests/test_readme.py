@@ -65,6 +65,15 @@ def test_its_times_are_those_of_the_performance_page():
     assert f"{min(others):.0f} to {max(others):.0f} times" in README
 
 
+def test_the_performance_page_has_the_benchmarks_cases():
+    from tensorprojection.bench.cases import CASES
+
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for case in CASES:
+        shapes = ("×".join(map(str, shape)) for shape in (case.source, case.target))
+        assert f"| {case.name} | {case.batch} | {' | '.join(shapes)} |" in page
+
+
 def test_its_results_are_those_of_the_results_page():
     results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     found = [number for cells in TABLE for number in re.findall(r"[−+]0\.\d+|0\.\d{3}", cells[1])]
