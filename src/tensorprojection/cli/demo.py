@@ -238,4 +238,5 @@ def recorded(console: Console, out: Path) -> str:
         )
         pages.append(page.write([run], out / folder))
         console.print(f"  {pages[-1]}")
+    console.print("The inits shown were chosen on these same runs; the pages have all networks.")
     return str(pages[0])
