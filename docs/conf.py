@@ -30,6 +30,11 @@ nitpicky = False
 
 html_theme = "furo"
 html_title = "tensorprojection"
+html_theme_options = {
+    "source_repository": "https://github.com/tensorprojection/tensorprojection/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
@@ -43,7 +48,7 @@ myst_dmath_double_inline = True
 myst_update_mathjax = False  # formulas are MathML
 
 nb_execution_mode = "force"
-nb_execution_timeout = 120
+nb_execution_timeout = 600  # of a cell; a busy machine is several times slower
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_number_source_lines = False

@@ -42,7 +42,7 @@ def network(config: Settings, model: str, first: Tensor) -> nn.Module:
     return nn.Sequential(convolve, nn.ReLU(), reduce, nn.Flatten(), dense)
 
 
-USUAL = {"size": 32, "batch": 16, "learning_rate": 1e-3, "width": 8, "models": ("base", "tpl")}
+USUAL = {"size": 32, "batch": 16, "learning_rate": 5e-3, "width": 8, "models": ("base", "tpl")}
 STRIPES = Study(
     name="stripes",
     title="Stripes",
@@ -50,5 +50,5 @@ STRIPES = Study(
     settings=Settings,
     models={"base": "MaxPooling", "tpl": "TensorProjection"},
     network=network,
-    presets={"small": USUAL | {"images": 400, "epochs": 5, "trials": 3}},
+    presets={"small": USUAL | {"images": 320, "epochs": 6, "trials": 3}},
 )

@@ -1,41 +1,113 @@
-"""The README's code runs, each block by itself, as a reader would run it."""
+"""The README's code runs, its figures are those of the pages it names, and files it names exist."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+TABLE = [line.split("|")[1:-1] for line in README.splitlines() if line.startswith("|")]
+
+
+def test_the_first_screen_fits():
+    assert README[: README.index("<picture>")].count("\n") <= 40
+
+
+def test_the_first_block_replaces_and_folds_a_readers_model():
+    def train(model):
+        model(x).square().mean().backward()
+        trained.append(model)
+
+    trained = []
+    x = torch.randn(2, 3, 16, 16)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2), nn.Flatten())
+    names = {"model": model, "x": x, "train": train}
+    exec(compile(BLOCKS[0], "README.md", "exec"), names)
+    assert type(trained[0][1]).__name__ == "TensorProjection"
+    assert trained[0][1].W2.grad is not None
+    torch.testing.assert_close(names["served"](x), trained[0](x), rtol=0, atol=1e-5)
+
+
+def test_the_second_block_runs_alone(capsys):
+    exec(compile(BLOCKS[1], "README.md", "exec"), {})
+    assert "TensorProjection((32, 24, 24) -> (20, 12, 12)" in capsys.readouterr().out
+
+
+def test_its_times_are_those_of_the_performance_page():
+    pytest.importorskip("matplotlib")
+    sys.path.append(str(ROOT / "docs" / "_ext"))
+    try:
+        from drawings import hero, speed
+    finally:
+        sys.path.pop()
+    rows = speed.rows()
+
+    def span(replaced, memory_format=None):
+        cells = [
+            row["to what it replaces"] for row in rows if memory_format in (None, row["format"])
+        ]
+        found = [cell.split()[0] for cell in cells if replaced in cell]
+        return f"{min(found, key=float)}–{max(found, key=float)} ×"
+
+    times = [cells[2] for cells in TABLE if "×" in cells[-1]]
+    assert f"{span('MaxPool2d', 'NCHW')} in NCHW, {span('MaxPool2d', 'NHWC')} in NHWC" in times[0]
+    assert f"{span('ConvTranspose2d')} of" in times[2]
+    up, pool, channels = hero.bars()
+    assert f"ConvTranspose2d {hero.label(up[1][1])[:-1]} times" in README
+    assert f"MaxPool2d {hero.label(pool[1][1])[:-1]} times" in README
+    assert hero.label(channels[1][1]) == "1.0×"
+    others = [value for group in (up, pool, channels) for _, value in group[2:]]
+    assert f"{min(others):.0f} to {max(others):.0f} times" in README
+
+
+def test_the_performance_page_has_the_benchmarks_cases():
+    from tensorprojection.bench.cases import CASES
+
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for case in CASES:
+        shapes = ("×".join(map(str, shape)) for shape in (case.source, case.target))
+        assert f"| {case.name} | {case.batch} | {' | '.join(shapes)} |" in page
+
+
+def test_its_results_are_those_of_the_results_page():
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    found = [number for cells in TABLE for number in re.findall(r"[−+]0\.\d+|0\.\d{3}", cells[1])]
+    assert len(found) >= 8
+    assert [number for number in found if number not in results] == []
 
 
 @pytest.mark.parametrize(
-    ("block", "printed"),
-    list(
-        zip(
-            BLOCKS,
-            [
-                "256 parameters",
-                "TensorProjection((32, 96, 96) -> (20, 48, 48)",
-                "parameters of the model",
-            ],
-            strict=True,
-        )
-    ),
+    "link", re.findall(r"\]\((?!http)([^)]+)\)|(?:src|srcset)=\"([^\"]+)", README)
 )
-def test_each_block_runs_alone(block, printed, capsys):
-    exec(compile(block, str(README), "exec"), {})
-    assert printed in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README.read_text("utf-8")))
 def test_what_it_links_to_is_there(link):
-    assert (README.parent / link).exists()
+    assert (ROOT / "".join(link)).exists()
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_the_files_it_names_are_there(page):
-    text = (README.parent / page).read_text(encoding="utf-8")
-    named = re.findall(r"\b(?:tests|docs|benchmarks|examples)/[\w/]+\.(?:py|md)\b", text)
-    assert named
-    assert [name for name in named if not (README.parent / name).exists()] == []
+YOURS = {"my_study.py", "ddp.py", "bench.md", "table.md"}  # a reader's, or a run's
+
+
+def test_every_file_that_a_page_names_is_there():
+    """A page may leave out the first folders of a path."""
+    folders = ("src", "tests", "docs", "benchmarks", "examples", ".github")
+    known = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    known = ["/" + path.relative_to(ROOT).as_posix() for path in [*known, *ROOT.glob("*")]]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    named = 0
+    absent = []
+    for page in pages:
+        if "_build" in page.parts:
+            continue
+        for name in re.findall(r"[\w./-]*\w\.(?:py|md|h|c|yml)\b", page.read_text("utf-8")):
+            if name.startswith(("http", "//")) or Path(name).name in YOURS:
+                continue
+            named += 1
+            tail = "/" + name.lstrip("./")
+            if not any(path.endswith(tail) for path in known):
+                absent.append((page.name, name))
+    assert named > 100
+    assert absent == []

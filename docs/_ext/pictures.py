@@ -34,7 +34,7 @@ class Picture(SphinxDirective):
         self.env.note_dependency(str(module.__file__))
         with rc_context(fname=STYLE):
             drawn = svg.of_figure(module.draw())
-        figure = nodes.figure(classes=["picture"])
+        figure = nodes.figure(classes=["picture", name])
         figure += nodes.raw("", svg.inline(drawn, self.options["alt"], name), format="html")
         if self.content:
             caption = nodes.caption()

@@ -171,7 +171,6 @@ MISTAKES = [
     (["predict", ".", "x.png"], "Expected --model beside the folder of a run"),
     (["predict", "m.pt2", "x.png", "--csv", "no/x.csv"], "got no: none is there"),
     (["evaluate", ".", "--data", "x.npz"], "which has no trials in it"),
-    (["demo", "--jobs", "0"], "Expected 1 to 1024 jobs, got 0"),
     (["summary", "mnist"], "mnist"),
     (["summary", "oct", "--size", "50"], "50"),
     (["data"], None),

@@ -1,92 +1,88 @@
-"""``tpl demo``, with sizes so small that it takes seconds: what it says is what the rows say."""
+"""``tpl demo``, with small layers: what it prints is what it measured, wrote and read."""
 
-import json
-import math
 import re
-import statistics
 
+import numpy as np
+import polars
 import pytest
-from scipy.stats import t as student
 
 from tensorprojection.cli import demo
 
 # Cyclopts wonders why a test calls it as a shell does.
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 
-TITLES = {
-    "base": "MaxPooling",
-    "avg": "AveragePooling",
-    "tpl1": "TensorProjection 1",
-    "tpl1-block": "TensorProjection 1, block start",
-}
-TRIALS = 3
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(demo, "RACES", ("Kvasir-16 up", "OCT-1"))
+    monkeypatch.setattr(demo, "ROUNDS", 2)
+    monkeypatch.setattr(demo, "FOUND", (("kvasir", "tpl-dct", "dice"),))
+    monkeypatch.setenv("COLUMNS", "100")
 
 
-@pytest.fixture
-def said(tmp_path, monkeypatch, tpl):
-    """Its exit code, the lines that it printed, and the last row of each model, by trial."""
-    monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "80")
-    sizes = {"size": 32, "images": 64, "trials": TRIALS, "epochs": 2}
-    monkeypatch.setattr(demo, "SETTINGS", {**demo.SETTINGS, **sizes})
-    code, out, err = tpl("demo", "--out", tmp_path / "run", "--jobs", "1")
+def hide(monkeypatch, *names):
+    """Let the demo find none of these packages."""
+    find = demo.find_spec
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name in names else find(name))
+
+
+def test_it_times_swaps_exports_steps_and_shows_the_recorded_rows(tmp_path, tpl):
+    for package in ("geotorch", "onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(package)
+    code, out, err = tpl("demo", "--out", tmp_path)
     assert (code, err) == (0, "")
-    rows = {
-        model: [
-            json.loads((tmp_path / f"run/trials/{k:03d}/{model}.jsonl").read_text().splitlines()[1])
-            for k in range(1, TRIALS + 1)
-        ]
-        for model in TITLES
-    }
-    return out.splitlines(), rows, tmp_path / "run/report.html"
+    lines = out.splitlines()
+    # Time: each contender's milliseconds, and the ratio of the two is the one that is summed up
+    rows = re.findall(r"^ (\S+) .* ([\d.]+) ms +(?:([\d.]+) ×)?", out, re.M)
+    order = "TensorProjection ConvTranspose2d geotorch TensorProjection MaxPool2d geotorch"
+    assert " ".join(name for name, _, _ in rows) == order
+    for ours, *others in (rows[:3], rows[3:]):
+        for _, milliseconds, ratio in others:
+            expected = float(milliseconds) / float(ours[1])
+            assert float(ratio) == pytest.approx(expected, rel=0.1, abs=0.1)
+    summary = next(line for line in lines if "relative to this layer's" in line)
+    assert f"ConvTranspose2d {rows[1][2]}, geotorch " in summary
+    # Swap: the file agrees with what the network returned, here as in the demo's own process
+    assert "5         MaxPool2d  (32, 24, 24) -> (32, 12, 12)  0 -> 576" in lines
+    import onnxruntime
 
-
-def test_it_ends_with_a_table_three_lines_and_the_page_all_of_them_from_the_rows(
-    said, tpl, monkeypatch
-):
-    printed, rows, page = said
-    # The page
-    assert printed[-1] == f"Open the page in a browser: {page}"
-    assert "<title>Retinal OCT" in page.read_text(encoding="utf-8")
-    # The table: one, of the medians at the last epoch
-    (head,) = [k for k, line in enumerate(printed) if "validation medians, epoch 2" in line]
-    cells = [re.split(r"\s{2,}", line.strip()) for line in printed[head + 2 : head + 6]]
-    for (title, *values), (model, known) in zip(cells, TITLES.items(), strict=True):
-        assert title == known
-        for value, metric in zip(values, ("loss", "accuracy", "f1"), strict=True):
-            median = statistics.median(row[metric] for row in rows[model])
-            assert float(value) == pytest.approx(median, abs=6e-4)
-    assert printed[head + 6] == ""
-    # Three lines in words, by the interval that is corrected for trials which share images
-    words = printed[head + 7 : -2]
-    assert len(words) == 3
-    for line, model in zip(words, ("avg", "tpl1", "tpl1-block"), strict=True):
-        pairs = zip(rows[model], rows["base"], strict=True)
-        differences = [own["loss"] - base["loss"] for own, base in pairs]
-        mean = statistics.mean(differences)
-        reach = student.ppf(0.975, TRIALS - 1) * statistics.stdev(differences)
-        reach *= math.sqrt(1 / TRIALS + 20 / 44)  # of 64 images, 20 validate
-        number = r"([+−][\d.e−]+)"
-        found = re.search(f": {number} .*interval {number} to {number}\\)", line)
-        assert [float(v.replace("−", "-")) for v in found.groups()] == pytest.approx(
-            [mean, mean - reach, mean + reach], abs=6e-4
-        )
-        ahead = sum(d < 0 for d in differences)
-        assert line.startswith(f"{TITLES[model]}: ")
-        assert f"better in {ahead} of {TRIALS} trials: " in line
-        decided = "better" if mean < 0 else "worse"
-        word = "undecided" if abs(mean) <= reach else decided
-        assert line.endswith(f": {word if TRIALS >= 6 else 'too few trials to decide'}.")
-
-    # Once more: nothing is trained, it says so, and ends the same; another demo is not mixed in
-    code, again, _ = tpl("demo", "--out", page.parent)
-    assert code == 0
-    assert "has a finished demo: nothing was trained." in again
-    assert again.splitlines()[-len(printed[head:]) :] == printed[head:]
-    monkeypatch.setattr(demo, "SETTINGS", {**demo.SETTINGS, "images": 80})
-    code, out, err = tpl("demo", "--out", page.parent)
-    assert (code, out) == (2, "")
-    assert err == (
-        f"tpl: {page.parent} has a run that is not this version's demo. Remove it, or choose "
-        "another --out.\n"
+    session = onnxruntime.InferenceSession(tmp_path / "network.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: np.load(tmp_path / "input.npy")})
+    assert np.abs(found - np.load(tmp_path / "output.npy")).max() < 1e-5
+    (difference,) = re.findall(r"differs from the trained network's by at most (\S+)", out)
+    assert float(difference) < 1e-5
+    # Gradients
+    assert re.findall(r"(\d+) of 144 weights are NaN", out) == ["144", "0"]
+    # Real images: the counts, from the rows themselves
+    rows = polars.read_parquet(demo.RESULTS / "kvasir" / "results.parquet")
+    wide = rows.filter(polars.col("model").is_in(["base", "tpl-dct"])).pivot(
+        "model", index=["trial", "epoch"], values="dice"
     )
+    ahead = [
+        int((part["tpl-dct"] > part["base"]).sum())
+        for part in (wide.filter(polars.col("epoch") == epoch) for epoch in (1, 16))
+    ]
+    assert f"in {ahead[0]} of 8 trials after epoch 1, in {ahead[1]} after epoch 16" in out
+    page = tmp_path / "kvasir" / "report.html"
+    assert f"Open in a browser: {page}" in lines
+    assert "Kvasir" in page.read_text(encoding="utf-8")
+
+
+def test_with_the_studies_extra_alone_and_outside_of_a_clone(tmp_path, tpl, monkeypatch):
+    hide(monkeypatch, "geotorch", "onnx", "onnxruntime", "onnxscript")
+    monkeypatch.setattr(demo, "RESULTS", tmp_path / "absent")
+    code, out, err = tpl("demo", "--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert "SVD and autograd" in out
+    assert "Without onnx, onnxscript, onnxruntime there is no ONNX: torch.export instead." in out
+    (difference,) = re.findall(r"differs from the trained network's by at most (\S+)", out)
+    assert float(difference) < 1e-5
+    assert (tmp_path / "network.pt2").exists()
+    assert f"Open in a browser: {demo.ONLINE}" in out
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_one_line(tmp_path, tpl):
+    (tmp_path / "file").write_text("")
+    code, out, err = tpl("demo", "--out", tmp_path / "file" / "demo")
+    assert (code, out) == (2, "")
+    assert err.startswith("tpl: Could not write ")

@@ -15,8 +15,9 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 GUIDE = [  # what a reader is promised, page by page
-    *("pooling", "channels", "sequences", "upsampling", "dimensions", "mpca", "autoencoder"),
-    *("looking", "orthogonal", "deployment", "keras", "gpus", "distributed", "paper", "own_study"),
+    *("pooling", "pretrained", "channels", "sequences", "upsampling", "dimensions", "mpca"),
+    *("autoencoder", "looking", "orthogonal", "deployment", "keras", "gpus", "distributed"),
+    *("paper", "own_study"),
 ]
 
 
@@ -154,3 +155,8 @@ def test_every_plot_of_a_notebook_says_what_it_shows():
 
 def test_no_notebook_is_committed_with_outputs():
     assert not [path for path in DOCS.rglob("*.ipynb") if "_build" not in path.parts]
+
+
+def test_no_code_is_cut_off_at_the_right():
+    wide = [(path, line) for path, cell in cells() for line in cell.splitlines() if len(line) > 88]
+    assert [(path, line) for path, line in wide if "alt: " not in line] == []

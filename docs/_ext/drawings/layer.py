@@ -12,36 +12,39 @@ DEPTH = (0.45, 0.45)  # how the third axis runs on paper
 
 
 def draw() -> Figure:
+    """Draw narrowly: the whole is shown on a phone, with its text still legible."""
     blue, orange, green = rcParams["axes.prop_cycle"].by_key()["color"][:3]
-    figure = Figure(figsize=(8.4, 2.65), layout="none")
+    figure = Figure(figsize=(5.2, 2.7), layout="none")
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, 16.8), ylim=(0.2, 5.5), aspect="equal")
+    axes.set(xlim=(0, 10.4), ylim=(0.1, 5.5), aspect="equal")
     axes.set_axis_off()
-    _box(axes, (0.9, 1.2), (2.2, 2.2, 2.2), (blue, orange, green))
-    axes.text(2.5, 5.15, "input, 32 × 12 × 12", ha="center", fontsize=11)
-    _label(axes, (1.5, 0.75), "12", blue)
-    _label(axes, (0.55, 2.3), "12", orange)
-    _label(axes, (3.85, 1.35), "32", green)
-    sizes = [(0.9, 1.7, "$U_3^{\\top}$: 6 × 12", blue), (0.9, 1.7, "$U_2^{\\top}$: 6 × 12", orange)]
-    sizes.append((1.2, 2.0, "$U_1^{\\top}$: 20 × 32", green))
-    x = 5.6
+    _box(axes, (0.6, 1.3), (2.0, 2.0, 2.0), (blue, orange, green))
+    axes.text(1.95, 5.1, "32 × 12 × 12", ha="center", fontsize=11)
+    _label(axes, (1.6, 0.85), "12", blue)
+    _label(axes, (0.25, 2.3), "12", orange)
+    _label(axes, (3.3, 1.45), "32", green)
+    sizes = [(1.0, 1.9, "$U_1^{\\top}$  20 × 32", green)]
+    sizes += [
+        (0.75, 1.5, "$U_2^{\\top}$  6 × 12", orange),
+        (0.75, 1.5, "$U_3^{\\top}$  6 × 12", blue),
+    ]
+    y = 4.75
     for height, width, text, colour in sizes:
-        rectangle = Rectangle((x, 2.3 - height / 2), width, height)
+        rectangle = Rectangle((5.55 - width / 2, y - height), width, height)
         rectangle.set(facecolor=colour, alpha=0.35, edgecolor=colour)
         axes.add_patch(rectangle)
-        axes.text(x + width / 2, 3.35, text, ha="center", fontsize=10)
-        x += width + 0.45
-    axes.text(8.5, 0.75, "one small matrix per axis, learned,\nwith orthonormal rows", ha="center",
-              va="center", fontsize=10)  # fmt: skip
-    for start, end in ((4.4, 5.4), (12.15, 13.15)):
-        arrow = FancyArrowPatch((start, 2.3), (end, 2.3), arrowstyle="-|>", mutation_scale=14)
+        axes.text(5.55, y - height / 2, text, ha="center", va="center", fontsize=9.5)
+        y -= height + 0.3
+    axes.text(5.55, 0.7, "learned, orthonormal rows", ha="center", fontsize=10)
+    for start, end in ((3.75, 4.5), (6.6, 7.35)):
+        arrow = FancyArrowPatch((start, 2.8), (end, 2.8), arrowstyle="-|>", mutation_scale=14)
         arrow.set(color=INK)
         axes.add_patch(arrow)
-    _box(axes, (13.7, 1.7), (1.1, 1.1, 1.38), (blue, orange, green))
-    axes.text(14.7, 5.15, "output, 20 × 6 × 6", ha="center", fontsize=11)
-    _label(axes, (14.25, 1.25), "6", blue)
-    _label(axes, (13.4, 2.25), "6", orange)
-    _label(axes, (15.4, 1.7), "20", green)
+    _box(axes, (7.9, 1.9), (1.0, 1.0, 1.25), (blue, orange, green))
+    axes.text(8.7, 5.1, "20 × 6 × 6", ha="center", fontsize=11)
+    _label(axes, (8.4, 1.5), "6", blue)
+    _label(axes, (7.6, 2.4), "6", orange)
+    _label(axes, (9.45, 1.95), "20", green)
     return figure
 
 

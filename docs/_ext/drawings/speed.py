@@ -53,7 +53,9 @@ def draw() -> Figure:
                     panel.barh(place, value - 1, 0.18, left=1, color=colours[name])
         panel.axvline(1, color=INK, linewidth=1.5)
         panel.set_yticks(range(len(chosen)), [row["case"] for row in chosen])
-        panel.set(xscale="log", title=memory_format, xlabel="time by this layer's")
+        panel.set(xscale="log", title=memory_format, xlabel="time relative to this layer's")
+        panel.set_xticks([1, 3, 10, 30], ["1×", "3×", "10×", "30×"])
+        panel.set_xticks([], minor=True)
         panel.grid(axis="x")
     panels[0].invert_yaxis()
     handles = [panels[0].barh(0, 0, color=colour) for colour in colours.values()]
