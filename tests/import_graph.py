@@ -10,7 +10,18 @@ ROOT = Path(tensorprojection.__file__).parent
 # From the foundation up: a package imports only from those before it. A file in the root is a
 # package of its own.
 RULES = ["errors", "shapes", "eps", "init_matrices"]
-LIBRARY = [*RULES, "ops", "functional", "init", "penalties", "nn", "mpca", "surgery", ""]
+LIBRARY = [
+    *RULES,
+    "ops",
+    "functional",
+    "init",
+    "penalties",
+    "nn",
+    "parametrize",
+    "mpca",
+    "surgery",
+    "",
+]
 # These use the library through its public names, of which these are the packages.
 USERS = ["studies", "bench", "cli", "__main__"]
 PUBLIC = ["errors", "functional", "init", "penalties", ""]

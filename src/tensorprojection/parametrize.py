@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.rnn import RNNCellBase
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
@@ -24,6 +23,9 @@ from .ops.dtypes import back_like, check_floating, gathered, in_float64
 from .ops.polar import projections
 
 _TOLERANCE = 1e-3  # for an entry of QᵀQ - I: such a Q is assigned, or a weight kept, as it is
+
+_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_CONVOLUTIONS |= nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -280,7 +282,7 @@ def _check_name(module: nn.Module, name: str) -> Tensor:
 
 def _blocks(module: nn.Module, name: str, weight: Tensor) -> int | None:
     """Return how many matrices lie below one another in a weight of torch's modules."""
-    if isinstance(module, _ConvNd):
+    if isinstance(module, _CONVOLUTIONS):
         return module.groups
     if isinstance(module, nn.RNNBase | RNNCellBase) and name.startswith(("weight_ih", "weight_hh")):
         return weight.shape[0] // module.hidden_size

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..ops.layout import Matrices
-from ..ops.tracing import is_cacheable, outside_jit_trace
+from ..ops.tracing import is_cacheable, outside_jit_trace, versions
 
 
 class _Entry(NamedTuple):
@@ -23,7 +23,7 @@ class _Entry(NamedTuple):
     def is_of(self, Ws: Sequence[Tensor], settings: tuple[object, ...]) -> bool:
         return (
             self.settings == settings
-            and self.versions == _versions(self.Us)
+            and self.versions == versions(self.Us)
             and len(self.Ws) == len(Ws)
             and all(
                 a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(self.Ws, Ws, strict=True)
@@ -67,13 +67,9 @@ class EvalCache:
                     # From copies: another thread may be changing W.
                     copies = [None if W is None else W.detach().clone() for W in Ws]
                     Us = compute(copies)
-                entry = _Entry([W for W in copies if W is not None], Us, _versions(Us), settings)
+                entry = _Entry([W for W in copies if W is not None], Us, versions(Us), settings)
                 self._entry = entry
             return entry.Us
 
     def __getstate__(self) -> dict[str, None]:
         return {"_entry": None}  # a copy or a pickle starts without a cache
-
-
-def _versions(Us: Matrices) -> list[int]:
-    return [0 if U is None else U._version for U in Us]

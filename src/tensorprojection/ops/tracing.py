@@ -15,7 +15,7 @@ Note [Three strategies]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
@@ -98,6 +98,11 @@ def is_cacheable(x: Tensor) -> bool:
         and not torch._C._len_torch_dispatch_stack()
         and not _functorch.get_interpreter_stack()
     )
+
+
+def versions(tensors: Sequence[Tensor | None]) -> list[int]:
+    """Return how often each tensor was edited in place."""
+    return [0 if x is None else x._version for x in tensors]
 
 
 def parameter_behind(W: Tensor) -> Tensor | None:
