@@ -19,7 +19,7 @@ def test_oct_as_kaggle_ships_it(oct_folder):
     assert summary(found).count((3, "test")) == 2
     first = found.items[0]
     assert first.image.name == "OCT2017 /test/NORMAL/NORMAL-1011-0.jpeg"
-    assert (first.label, first.group) == (0, 1011)
+    assert (first.label, first.patient) == (0, "1011")
 
 
 @pytest.mark.parametrize("below", ["", "OCT2017 "])
@@ -52,7 +52,7 @@ def test_a_patient_may_have_several_classes(oct_folder):
     found = find("oct", oct_folder)
     classes = {}
     for item in found.items:
-        classes.setdefault(item.group, set()).add(item.label)
+        classes.setdefault(item.patient, set()).add(item.label)
     assert max(map(len, classes.values())) > 1
 
 
@@ -60,7 +60,7 @@ def test_without_patients_in_every_name_there_are_none(oct_folder, picture):
     picture(oct_folder / "OCT2017 " / "train" / "CNV" / "mine.jpeg")
     found = find("oct", oct_folder)
     assert len(found.items) == 37
-    assert {item.group for item in found.items} == {None}
+    assert found.column("patient") is None
 
 
 def test_chest_ignores_masks(chest_folder):
@@ -108,8 +108,10 @@ def test_what_is_ignored_is_counted(oct_folder, picture):
     shutil.copytree(top / "val", oct_folder / "more" / "deeper" / "val")
     found = find("oct", oct_folder)
     assert len(found.items) == 36
-    assert "6 files ignored (2 .gif, " in found.ignored
-    assert "3 folders ignored (more, OCT2017 /extra, OCT2017 /train/AMD)" in found.ignored
+    assert found.ignored.startswith("12 files ignored (2 OCT2017 /train/CNV/*.gif, ")
+    assert "1 ./*.txt" in found.ignored
+    (cnv / "a.gif").rename(cnv / "CNV-77-1.jpeg")
+    assert find("oct", oct_folder).ignored.startswith("11 files")
 
 
 @pytest.mark.parametrize("where", ["images", "masks"])

@@ -122,7 +122,7 @@ def test_unreadable_files(oct_folder, cache):
     (oct_folder / name).write_bytes(b"")
     with pytest.raises(StudyError, match=r"is empty.*`skip_unreadable`"):
         open_images("oct", oct_folder, size=20, cache=cache)
-    for _ in range(2):  # made, and kept
+    for _ in range(2):  # made, and cached
         opened = open_images("oct", oct_folder, size=20, cache=cache, skip_unreadable=True)
         assert opened.unreadable == (name,)
         assert len(opened.images) == len(opened.images.labels) == 35
@@ -208,18 +208,18 @@ def test_a_damaged_cache_is_made_again(oct_folder, cache, caplog):
     again = open_images("oct", oct_folder, size=20, cache=cache)
     np.testing.assert_array_equal(again.images.images, before)
     (said,) = caplog.messages
-    assert f"{first.folder} is corrupted (images.npy has other content" in said
+    assert f"{first.folder} is corrupted (its files have changed): it is computed again." in said
     open_images("oct", oct_folder, size=20, cache=cache)
     assert len(caplog.messages) == 1
 
 
 def test_what_is_ignored_is_said(oct_folder, chest_folder, cache):
     (oct_folder / "OCT2017 " / "train" / "CNV" / "a.dcm").write_bytes(b"x")
-    for _ in range(2):  # made, and kept
+    for _ in range(2):  # made, and cached
         source = open_images("oct", oct_folder, size=20, cache=cache).source
-        assert "1 files ignored (1 .dcm)" in source
+        assert "1 files ignored (1 OCT2017 /train/CNV/*.dcm)" in source
     source = open_images("chest", chest_folder, size=20, cache=cache).source
-    assert "4 folders ignored" in source
+    assert "18 files ignored" in source
 
 
 def test_classes_that_a_draw_or_damage_leaves_out(oct_folder, cache):
@@ -271,4 +271,4 @@ def test_the_cache_says_what_it_holds(oct_folder, monkeypatch, cache):
     opened = open_images("oct", oct_folder, size=20)
     assert opened.folder.parent == cache
     key = json.loads((opened.folder / "entry.json").read_text())["key"]
-    assert (key["kind"]["study"], key["kind"]["mode"], key["size"]) == ("oct", "L", 20)
+    assert (key["kind"]["name"], key["kind"]["mode"], key["size"]) == ("oct", "L", 20)
