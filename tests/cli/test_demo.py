@@ -17,7 +17,7 @@ TITLES = {
     "base": "MaxPooling",
     "avg": "AveragePooling",
     "tpl1": "TensorProjection 1",
-    "tpl1-block": "TensorProjection 1, block start",
+    "tpl1-block": "TensorProjection 1, block init",
 }
 TRIALS = 3
 

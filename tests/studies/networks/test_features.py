@@ -81,7 +81,7 @@ def test_workers_do_not_change_a_bit(phantoms, direct, tmp_path, monkeypatch):
 def test_workers_that_die_are_reported_in_a_sentence(phantoms, tmp_path, monkeypatch):
     images, folder = stored(phantoms, tmp_path)
     monkeypatch.setattr(module, "_begin", sys.exit)
-    with pytest.raises(StudyError, match="A worker process ended before its time"):
+    with pytest.raises(StudyError, match="A worker process ended early"):
         features(images, folder, LITE, cache=tmp_path, workers=2)
 
 
@@ -111,7 +111,9 @@ def stopping_at(block):
 
 
 @pytest.mark.parametrize("block", [0, 2])
-def test_a_stopped_computation_goes_on_where_it_was(phantoms, direct, tmp_path, monkeypatch, block):
+def test_a_stopped_computation_continues_from_its_last_block(
+    phantoms, direct, tmp_path, monkeypatch, block
+):
     images, folder = stored(phantoms, tmp_path)
     monkeypatch.setattr(module, "features_of", stopping_at(block))
     with pytest.raises(StoppedError):

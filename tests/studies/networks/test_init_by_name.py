@@ -5,8 +5,7 @@ from torch import nn
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import INITS
 from tensorprojection.nn.hope import HOPE
-from tensorprojection.studies.networks.init_by_name import init_by_name
-from tensorprojection.studies.networks.layers import Contraction, keras_batch_norm
+from tensorprojection.studies.networks.layers import Contraction, init_by_name, keras_batch_norm
 
 
 # Limits by hand: √(6 / (fan_in + fan_out)), Keras's fans of the kernel in Keras's own layout.

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 
 from tensorprojection import TensorProjection, init_from_data
 
-from .init_by_name import init_by_name
-from .layers import Contraction
+from .layers import Contraction, init_by_name
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ HEADS: dict[str, Reduction] = {
     ),
     "tpl": Reduction("TensorProjection", "projection", _projection),
     "tpl-mpca": Reduction(  # see init_from_mpca
-        "TensorProjection, MPCA start", "projection", _projection
+        "TensorProjection, MPCA init", "projection", _projection
     ),
     "tcl": Reduction("contraction, unconstrained", "contraction", _contraction),
 }

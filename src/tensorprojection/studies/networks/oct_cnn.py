@@ -37,8 +37,7 @@ from tensorprojection import TensorProjection, init_from_data
 from tensorprojection.init import InitName
 from tensorprojection.nn.hope import HOPE
 
-from .init_by_name import init_by_name
-from .layers import Contraction
+from .layers import Contraction, init_by_name
 
 FILTERS = 32
 
@@ -87,13 +86,13 @@ HEADS: dict[str, Head] = {
     "base": Head("MaxPooling", "pool4", FILTERS, lambda side: nn.MaxPool2d(2)),
     "tpl1": projection_head("TensorProjection 1"),
     "tpl2": projection_head("TensorProjection 2", channels=20),
-    "tpl1-block": projection_head("TensorProjection 1, block start", init="block"),
+    "tpl1-block": projection_head("TensorProjection 1, block init", init="block"),
     "tpl1-block3": projection_head(
-        "TensorProjection 1, block start × 3", init="block", init_scale=3.0
+        "TensorProjection 1, block init × 3", init="block", init_scale=3.0
     ),
-    "tpl1-blur": projection_head("TensorProjection 1, blur start", init="blur"),
-    "tpl1-dct": projection_head("TensorProjection 1, DCT start", init="dct"),
-    "tpl2-dct": projection_head("TensorProjection 2, DCT start", channels=20, init="dct"),
+    "tpl1-blur": projection_head("TensorProjection 1, blur init", init="blur"),
+    "tpl1-dct": projection_head("TensorProjection 1, DCT init", init="dct"),
+    "tpl2-dct": projection_head("TensorProjection 2, DCT init", channels=20, init="dct"),
     "avg": Head("AveragePooling", "pool4", FILTERS, lambda side: nn.AvgPool2d(2)),
     "strided": Head(
         "strided convolution",

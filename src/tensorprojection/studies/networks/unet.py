@@ -44,8 +44,7 @@ from torch import Tensor, nn
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import InitName
 
-from .init_by_name import init_by_name
-from .layers import keras_batch_norm
+from .layers import init_by_name, keras_batch_norm
 
 IMAGE_CHANNELS = 3
 
@@ -83,8 +82,8 @@ FORMS: dict[str, Form] = {
     ),
     "tpl": _projection("TensorProjection", 2),
     "tpl-aggressive": _projection("TensorProjection, aggressive", 4),
-    "tpl-dct": _projection("TensorProjection, DCT start", 2, init="dct"),
-    "tpl-blur": _projection("TensorProjection, blur start", 2, init="blur"),
+    "tpl-dct": _projection("TensorProjection, DCT init", 2, init="dct"),
+    "tpl-blur": _projection("TensorProjection, blur init", 2, init="blur"),
 }
 
 
@@ -154,7 +153,7 @@ class UNet(nn.Module):
 
 
 class Join(nn.Module):
-    """Sets the enlarged features before those of the encoder; a module so that tables show it."""
+    """Concatenate enlarged features and those of the encoder; a module, so that tables show it."""
 
     def forward(self, enlarged: Tensor, skipped: Tensor) -> Tensor:
         return torch.cat([enlarged, skipped], dim=1)
