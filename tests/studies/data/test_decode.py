@@ -162,7 +162,7 @@ def test_decompression_bombs(monkeypatch, tmp_path, oct_folder, factor):
 
 def test_rows_follow_the_items(tmp_path, oct_folder):
     items = find("oct", oct_folder).items
-    kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12, workers=3)
+    kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12)
     assert (kept, unreadable) == (list(range(36)), ())
     images = np.load(tmp_path / "images.npy", mmap_mode="r")
     assert images.shape == (36, 12, 12)
@@ -245,7 +245,7 @@ def test_a_pipe_and_an_endless_device(tmp_path, oct_folder):
     os.mkfifo(items[3].image.path)
     os.symlink("/dev/zero", items[9].image.path)
     with pytest.raises(StudyError, match=r"cannot be read \(not a regular file"):
-        decode_into(tmp_path, items, kind_of("oct"), 12, workers=1)
+        decode_into(tmp_path, items, kind_of("oct"), 12)
     kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12, skip_unreadable=True)
     assert len(kept) == 34
     assert unreadable == (items[3].image.name, items[9].image.name)
@@ -261,11 +261,11 @@ def test_the_first_error_stops_the_rest():
         done.append(row)
 
     with pytest.raises(StudyError, match="first"):
-        in_threads(work, 20_000, 1, "working")
+        in_threads(work, 20_000, "working")
     assert len(done) < 10_000
 
 
 def test_filters_of_warnings_are_restored():
     before = list(warnings.filters)
-    in_threads(lambda row: None, 3, 2, "working")
+    in_threads(lambda row: None, 3, "working")
     assert list(warnings.filters) == before

@@ -171,7 +171,7 @@ def test_study_is_guessed(tmp_path):
     assert guessed(medmnist()) == "oct"
     names = np.array(["Normal", "Lung Opacity", "COVID", "Viral Pneumonia"])
     assert guessed(plain() | {"class_names": names}) == "chest"
-    with pytest.raises(StudyError, match="Name the study"):
+    with pytest.raises(StudyError, match="fits none of the studies"):
         guessed(plain() | {"class_names": np.array(list("abcd"))})
     with pytest.raises(StudyError, match="labels for oct, 0 to 3"):
         guessed(medmnist(classes=5))

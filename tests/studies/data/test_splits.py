@@ -190,7 +190,7 @@ def test_one_image_per_side_is_enough():
         ("as-shipped", {}, "Expected images that come divided"),
         ("by luck", {}, "by image, patient or as-shipped, got 'by luck'"),
         ("image", {"fraction": 1.0}, "a fraction between 0 and 1, got 1.0"),
-        ("image", {"counts": (0, 3)}, "at least one image per side"),
+        ("image", {"counts": (0, 3)}, "at least one image per set"),
     ],
 )
 def test_wrong_wishes(how, options, message):

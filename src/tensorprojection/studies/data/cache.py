@@ -104,10 +104,9 @@ def _fill(place: Path, key: Any, make: Callable[[Path], None], about: Mapping[st
 
 def checksum(folder: Path) -> str:
     """Return the checksum that a folder was written with; it depends on the files alone."""
-    try:
-        return str(json.loads((folder / ENTRY).read_text())["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise StudyError(f"Could not read {folder / ENTRY}. Run the same command again.") from None
+    if "sha256" not in (entry := _entry(folder)):
+        raise StudyError(f"Could not read {folder / ENTRY}. Run the same command again.")
+    return str(entry["sha256"])
 
 
 def corruption(folder: Path) -> str | None:
@@ -122,11 +121,16 @@ def corruption(folder: Path) -> str | None:
 
 def about(folder: Path) -> dict[str, str]:
     """Return the description of a folder; empty if it cannot be read."""
+    found = _entry(folder).get("about", {})
+    return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _entry(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / ENTRY).read_text())["about"]
-        return {str(name): str(value) for name, value in found.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = json.loads((folder / ENTRY).read_text())
+    except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _digest(folder: Path) -> str:

@@ -15,7 +15,7 @@ from ..errors import StudyError
 from .decode import Progress, UnreadableError, binary, in_threads, picture, to_mode
 from .folders import Dataset, Item
 from .images import ImageKind, ImageSet, Mode
-from .sources import Patients, read_dataset
+from .sources import Patients, path_kind, read_dataset
 from .splits import Split, split
 
 UNDIVIDED = "all"
@@ -59,25 +59,21 @@ def check(
     kinds: Sequence[ImageKind],
     *,
     patients: Patients | None = None,
-    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Read every image of a folder or an ``.npz``; of several kinds, guess the one that fits.
+    """Read every image of a folder or an ``.npz`` file.
 
     The rules are those of a run: what a run refuses is an error here, or one of the problems.
 
     Args:
         path: as :func:`~.sources.open_images` takes it.
-        kinds: what the images may be.
+        kinds: what the images may be; the first kind that fits is taken.
         patients: each image's patient by its file's name.
-        workers: threads that decode; default one per core.
         progress: called while images are read.
     """
-    data = read_dataset(Path(path), kinds)
+    data = _read(Path(path), kinds)
     items, kind = data.items, data.kind
-    seen = in_threads(
-        lambda row: _look(items[row], kind.mode), len(items), workers, "files", progress
-    )
+    seen = in_threads(lambda row: _look(items[row], kind.mode), len(items), "files", progress)
     names = [item.image.name for item in items]
     of_patients = patients.of(names) if patients else data.column("patient")
     parts = [item.part or UNDIVIDED for item in items]
@@ -105,7 +101,6 @@ def check(
     notes = {
         "images stored more than once": plain,
         "empty masks": named(s.empty for s in seen),
-        "masks without an image": list(data.stray_masks),
         "other things beside the images": [data.ignored] if data.ignored else [],
     }
     return Report(
@@ -118,6 +113,20 @@ def check(
         {what: names for what, names in problems.items() if names},
         {what: names for what, names in notes.items() if names},
     )
+
+
+def _read(path: Path, kinds: Sequence[ImageKind]) -> Dataset:
+    path_kind(path)  # an error about the path itself comes first
+    errors = []
+    # Masks last: each class of a data set may have folders images and masks as well.
+    for kind in sorted(kinds, key=lambda kind: kind.masks):
+        try:
+            return read_dataset(path, kind)
+        except StudyError as error:
+            if len(kinds) == 1:
+                raise
+            errors.append(f"{kind.name}: {error}")
+    raise StudyError(f"{path} fits none of the studies. {' '.join(errors)}")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Image files, whose content may not be what their names say, to arrays of one size."""
+"""Decoding: image files, which may be corrupted or something else, to arrays of one size."""
 
 from __future__ import annotations
 
@@ -162,15 +162,14 @@ def fit_mask(mask: Image.Image, size: int) -> NDArray[np.uint8]:
 def in_threads(
     work: Callable[[int], T],
     count: int,
-    workers: int | None = None,
     what: str = "",
     progress: Progress | None = None,
 ) -> list[T]:
     """Return ``work(row)`` for every row. The first error stops the rest.
 
-    There is one thread per core by default, as Pillow decodes and resizes without the GIL.
+    There is one thread per core, as Pillow decodes and resizes without the GIL.
     """
-    pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
     results: list[T] = []
     try:
         # Warning filters are global to the process, so they are set once around all threads.
@@ -193,7 +192,6 @@ def decode_into(
     size: int,
     *,
     skip_unreadable: bool = False,
-    workers: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[int], tuple[str, ...]]:
     """Write ``images.npy`` (and ``masks.npy``); return the rows in them, and the files left out.
@@ -202,9 +200,8 @@ def decode_into(
         folder: where the files go.
         items: the images, in the order of the rows.
         kind: gray or RGB, with masks or not; a pair is stored or left out as a whole.
-        size: side of the square images.
+        size: height and width of the images.
         skip_unreadable: leave out what cannot be decoded, instead of an error at the first.
-        workers: threads; default one per core.
         progress: called with what is decoded, how many of them, out of how many.
     """
     arrays = {"images": create_array(folder / "images.npy", kind.shape(len(items), size), np.uint8)}
@@ -238,7 +235,7 @@ def decode_into(
             return file.name
         return None
 
-    unreadable = in_threads(one, len(items), workers, "images", progress)
+    unreadable = in_threads(one, len(items), "images", progress)
     rows = [row for row, name in enumerate(unreadable) if name is None]
     if not rows:
         raise StudyError(f"Expected at least one readable image, got none of {len(items)}.")

@@ -26,10 +26,6 @@ PARTS = {
 }
 
 
-class NoLayoutError(StudyError):
-    """A folder without any of the layouts that were looked for."""
-
-
 @dataclass(frozen=True)
 class File:
     """An image or a mask: its name in the data set, and its path, or its pixels from an .npz."""
@@ -57,7 +53,6 @@ class Dataset:
     kind: ImageKind
     class_names: tuple[str, ...]  # in the order of the labels
     items: Sequence[Item]
-    stray_masks: tuple[str, ...] = ()  # without an image
     ignored: str = ""  # what else is in the folder, as a clause
     named: bool = True  # False for an .npz without file_names
 
@@ -96,24 +91,9 @@ def find(kind: ImageKind, folder: Path) -> Dataset:
         if found:
             return replace(found[0][1], ignored=_ignored(found[0][1], root))
         level = [entry.path for place in level for entry in _folders(place)]
-    raise NoLayoutError(
+    raise StudyError(
         f"Expected in {folder}, or up to two folders below it, the {kind.name} layout: "
         f"{kind.layout}. Found {_contents(folder)}."
-    )
-
-
-def guess(folder: Path, kinds: Sequence[ImageKind]) -> Dataset:
-    """Return the images of the study whose layout ``folder`` has."""
-    # Masks last: each class of a data set may have folders images and masks as well.
-    for kind in sorted(kinds, key=lambda kind: kind.masks):
-        try:
-            return find(kind, folder)
-        except NoLayoutError:
-            continue
-    expected = "; ".join(f"{kind.name}: {kind.layout}" for kind in kinds)
-    raise NoLayoutError(
-        f"Expected in {folder}, or up to two folders below it, one of the layouts ({expected}). "
-        f"Found {_contents(folder)}."
     )
 
 
@@ -142,7 +122,7 @@ def _classes(kind: ImageKind, place: str, root: str) -> Dataset | None:
     parts = [(e.path, PARTS[key]) for e in _folders(place) if (key := _plain(e.name)) in PARTS]
     items = [item for path, part in parts for item in _one_part(kind, path, root, part)]
     items = items or list(_one_part(kind, place, root, None))
-    # One class alone says nothing: there is a Normal in two of the data sets.
+    # One class alone does not identify a study: two of the data sets have a Normal.
     if len({item.label for item in items}) < 2:
         return None
     return Dataset(kind, kind.class_names, sorted(items, key=_order))
@@ -176,8 +156,7 @@ def _with_masks(kind: ImageKind, place: str, root: str) -> Dataset | None:
     if not images:
         return None
     items = (Item(file, mask=masks.get(stem)) for stem, file in images.items())
-    stray = sorted(file.name for stem, file in masks.items() if stem not in images)
-    return Dataset(kind, kind.class_names, sorted(items, key=_order), tuple(stray))
+    return Dataset(kind, kind.class_names, sorted(items, key=_order))
 
 
 def _by_stem(files: Iterable[File]) -> dict[str, File]:
@@ -236,7 +215,6 @@ def _hidden(name: str) -> bool:
 def _ignored(found: Dataset, root: str) -> str:
     """Count the files below ``root`` that are not used, by folder and ending."""
     used = {f.path for item in found.items for f in (item.image, item.mask) if f is not None}
-    used |= {os.path.join(root, name) for name in found.stray_masks}  # reported by themselves
     counts: Counter[str] = Counter()
     for place, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not _hidden(name))

@@ -6,12 +6,13 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import read_magic
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
@@ -22,8 +23,8 @@ from .images import ImageKind, ImageSet
 
 MEDMNIST_PARTS = ("train", "val", "test")
 LAYOUT = "an array images, or MedMNIST's train_images, val_images and test_images"
-# What zipfile and NumPy raise for a file that is cut short, encrypted, compressed in an unknown
-# way, that holds Python objects, or whose headers claim more memory than there is.
+# Errors of zipfile and NumPy for a file that is cut short, encrypted, compressed with an unknown
+# method, that holds Python objects, or whose headers claim more memory than there is.
 UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
     *(ValueError, OSError, MemoryError),
@@ -42,6 +43,9 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
                     f"{path} holds {needed / 1e9:.1f} GB of arrays, but there are "
                     f"{memory / 1e9:.1f} GB of memory. Give a folder of image files instead."
                 )
+            for info in file.zip.infolist():
+                with file.zip.open(info) as member:
+                    read_magic(member)  # NumPy would return the bytes of any other file
             yield file
     except UNREADABLE as error:
         reason = getattr(error, "strerror", None) or f"{error}\n".splitlines()[0].rstrip(".")
@@ -56,22 +60,21 @@ def memory_bytes() -> float:
         return math.inf
 
 
-def read_npz(path: Path, kinds: Sequence[ImageKind]) -> Dataset:
-    """Read all images of a file; of several kinds, guess the one that fits."""
+def read_npz(path: Path, kind: ImageKind) -> Dataset:
+    """Read all images of a file."""
     with open_npz(path) as file:
         try:
             if "images" in file.files:
-                return _plain(file, kinds)
+                return _plain(file, kind)
             if any(f"{part}_images" in file.files for part in MEDMNIST_PARTS):
-                return _medmnist(file, kinds)
+                return _medmnist(file, kind)
             raise ValueError(f"Expected {LAYOUT}, got {', '.join(file.files) or 'no arrays'}.")
         except (ValueError, TypeError) as error:
             raise StudyError(f"{path}: {str(error).partition(chr(10))[0]}") from error
 
 
-def _plain(file: NpzFile, kinds: Sequence[ImageKind]) -> Dataset:
+def _plain(file: NpzFile, kind: ImageKind) -> Dataset:
     class_names = _class_names(file)
-    kind = kinds[0] if len(kinds) == 1 else _guess(file, class_names, kinds)
     labels = masks = parts = patients = None
     if kind.masks:
         masks, class_names = _masks(_array(file, "masks")), kind.class_names
@@ -94,8 +97,7 @@ def _plain(file: NpzFile, kinds: Sequence[ImageKind]) -> Dataset:
     return _dataset(kind, images, patients)
 
 
-def _medmnist(file: NpzFile, kinds: Sequence[ImageKind]) -> Dataset:
-    kind = next((kind for kind in kinds if kind.medmnist), kinds[0])
+def _medmnist(file: NpzFile, kind: ImageKind) -> Dataset:
     if not kind.medmnist:
         what = "images and masks" if kind.masks else "images, labels and class_names"
         raise ValueError(f"Expected arrays {what}: MedMNIST has no file of the {kind.name} study.")
@@ -134,16 +136,6 @@ def _dataset(kind: ImageKind, images: ImageSet, patients: NDArray[Any] | None) -
         part = None if images.parts is None else str(images.parts[row])
         items.append(Item(File(name, pixels=pixels), label, patient, part, mask))
     return Dataset(kind, images.class_names, items, named=images.names is not None)
-
-
-def _guess(file: NpzFile, class_names: Sequence[str], kinds: Sequence[ImageKind]) -> ImageKind:
-    for kind in kinds:
-        if "masks" in file.files if kind.masks else set(class_names) == set(kind.class_names):
-            return kind
-    raise ValueError(
-        "Could not tell which study it is for, as it has neither masks nor the class_names of one. "
-        "Name the study."
-    )
 
 
 def _array(file: NpzFile, name: str) -> NDArray[Any]:

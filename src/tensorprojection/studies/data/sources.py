@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from ..errors import StudyError
 from .cache import cached
 from .decode import Progress, decode_into, in_threads, open_regular, read_regular
-from .folders import Dataset, File, find, guess
+from .folders import Dataset, File, find
 from .images import ImageKind, ImageSet
 from .npz import memory_bytes, read_npz
 from .splits import subset
 from .stored import open_stored, save, store
 
 PHANTOMS = "phantoms"
-LARGEST = 4096  # pixels per side; the paper's largest images have 192
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -137,7 +136,6 @@ def open_images(
     seed: int = 0,
     skip_unreadable: bool = False,
     patients: Patients | None = None,
-    workers: int | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> CachedImages:
@@ -147,24 +145,17 @@ def open_images(
     file in its place is another one.
 
     Args:
-        kind: what they are, and where phantoms of them come from.
+        kind: classes, mode and layout of the images, and their phantoms.
         data: None or "phantoms" for generated images, a folder, or an ``.npz`` file.
-        size: side of the square images.
+        size: height and width of the images.
         count: how many phantoms; or how many real images, drawn at random with the classes in
             proportion, instead of all of them.
         seed: for the phantoms, or for that draw.
         skip_unreadable: leave out files that cannot be decoded, instead of an error.
         patients: each image's patient by its file's name.
-        workers: threads that decode; default one per core.
         cache: the folder of the cache; default :func:`~.cache.cache_folder`.
         progress: called while images are decoded.
     """
-    if not 1 <= size <= LARGEST:
-        raise StudyError(f"Expected a size from 1 to {LARGEST} pixels, got {size}.")
-    if count is not None and count < 1:
-        raise StudyError(f"Expected a count of at least 1 image, got {count}.")
-    if seed < 0:
-        raise StudyError(f"Expected a seed of 0 or more, got {seed}.")
     rule, ignored = patients or Patients(), ""
     key: dict[str, Any] = {"kind": kind.key(), "size": size, "count": count, "seed": seed}
     make: Callable[[Path], None]
@@ -186,21 +177,20 @@ def open_images(
         source = f"{kind.name} images of {path}{drawn}"
         found = None
         if path_kind(path) == "folder":
-            found = _drawn(read_dataset(path, [kind]), count, seed, source)
-            key["files"], ignored = _files_digest(found, workers), found.ignored
+            found = _drawn(read_dataset(path, kind), count, seed, source)
+            key["files"], ignored = _files_digest(found), found.ignored
         else:
             key["npz"] = file_digest(path)
 
         def make(to: Path) -> None:
             # An .npz is read only here: its checksum was enough for the key.
-            chosen = found or _drawn(read_dataset(path, [kind]), count, seed, source)
+            chosen = found or _drawn(read_dataset(path, kind), count, seed, source)
             readable, unreadable = decode_into(
                 to,
                 chosen.items,
                 kind,
                 size,
                 skip_unreadable=skip_unreadable,
-                workers=workers,
                 progress=progress,
             )
             save(to, chosen.class_names, _known(chosen, readable, rule))
@@ -243,11 +233,9 @@ def _phantoms(
     return kind.made_by(), make
 
 
-def read_dataset(path: Path, kinds: Sequence[ImageKind]) -> Dataset:
-    """Return the images of a folder or an .npz file; of several kinds, guess the one that fits."""
-    if path_kind(path) == "folder":
-        return find(kinds[0], path) if len(kinds) == 1 else guess(path, kinds)
-    return read_npz(path, kinds)
+def read_dataset(path: Path, kind: ImageKind) -> Dataset:
+    """Return the images of a folder or an .npz file."""
+    return find(kind, path) if path_kind(path) == "folder" else read_npz(path, kind)
 
 
 def path_kind(path: Path) -> Literal["folder", "npz"]:
@@ -317,7 +305,7 @@ def file_digest(path: str | Path) -> str:
         raise StudyError(f"Could not read {path}: {error.strerror}.") from error
 
 
-def _files_digest(found: Dataset, workers: int | None) -> str:
+def _files_digest(found: Dataset) -> str:
     """Return the sha256 of the names and contents of a folder's images and masks."""
     files = [file for item in found.items for file in (item.image, item.mask) if file is not None]
 
@@ -328,5 +316,5 @@ def _files_digest(found: Dataset, workers: int | None) -> str:
         except StudyError as error:  # decoding names the file, or leaves it out
             return file.name, str(error)
 
-    pairs = sorted(in_threads(one, len(files), workers))
+    pairs = sorted(in_threads(one, len(files)))
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()

@@ -45,7 +45,7 @@ Features = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network's features: how many channels, what it expects, how it is made.
+    """A frozen network: the channels of its features, its normalization, and how to load it.
 
     Args:
         title: as the literature writes it.
@@ -102,7 +102,7 @@ def sha256(path: Path) -> str:
     named = HASH.search(path.name)
     if named and not got.startswith(named[1]):
         raise StudyError(
-            f"Expected a file whose sha256 begins with {named[1]}, as its name says, got {path} "
+            f"Expected a file whose sha256 begins with {named[1]}, as in its name, got {path} "
             f"with {got[:8]}: it is corrupted, or another file under that name. Fetch it again."
         )
     return got

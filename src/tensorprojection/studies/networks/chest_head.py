@@ -33,7 +33,7 @@ from .layers import Contraction, init_by_name
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the channels are reduced: what it is, its name in the head, and how it is made."""
+    """A reduction of the channels: title, name in the head, and a function that makes it."""
 
     title: str
     name: str
@@ -71,7 +71,7 @@ def chest_head(
     reduced: int = 64,
     dropout: float = 0.5,
 ) -> nn.Sequential:
-    """The classifier with that reduction, initialized as in Keras; it gives logits.
+    """Return the classifier with that reduction, initialized as in Keras; it gives logits.
 
     It takes features of shape ``(N, channels, side, side)``: 1024 channels of DenseNet121, 1280 of
     EfficientNet-Lite0. Without dropout (0) it has no such layer. Heads of one seed have the same

@@ -3,8 +3,8 @@
 Note [Glorot's limit of a transposed convolution]
     The limit is √(6 / (fan_in + fan_out)). For a transposed convolution Keras, whose kernel is
     (kh, kw, out, in), and torch, whose kernel is (in, out, kh, kw), both count ``kh · kw · out`` as
-    fan_in and ``kh · kw · in`` as fan_out, the other way round than data flow. The sum is the same
-    either way, so the limit is Keras's.
+    fan_in and ``kh · kw · in`` as fan_out, the reverse of the data flow. The sum is the same, so
+    the limit is Keras's.
 
 Note [Init by name]
     The networks of a trial are compared with each other, so the parameters that they share are
@@ -34,8 +34,8 @@ M = TypeVar("M", bound=nn.Module)
 class Contraction(nn.Module):
     """``x ×₁ A₁ᵀ ×₂ A₂ᵀ …``: the projection without its constraint, with free matrices.
 
-    They are initialized as Keras initializes a dense layer. As in the projection, a mode that keeps
-    its size is left alone.
+    They are initialized as Keras initializes a dense layer. As in the projection, a mode whose
+    size does not change has no matrix.
 
     >>> Contraction((32, 12, 12), (32, 6, 6))(torch.ones(5, 32, 12, 12)).shape
     torch.Size([5, 32, 6, 6])

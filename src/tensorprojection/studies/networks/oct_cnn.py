@@ -44,12 +44,12 @@ FILTERS = 32
 
 @dataclass(frozen=True)
 class Head:
-    """The fourth reduction: what it is, its name in the network, its channels, how it is made."""
+    """The fourth reduction: title, name in the network, channels, and a function that makes it."""
 
     title: str
     name: str
     channels: int
-    make: Callable[[int], nn.Module]  # from the side of the square that comes in
+    make: Callable[[int], nn.Module]  # from the height and width of its input
 
 
 def projection_head(
@@ -110,7 +110,7 @@ HEADS: dict[str, Head] = {
 
 
 def oct_cnn(head: str | Head, classes: int = 4, channels: int = 3, size: int = 96) -> nn.Sequential:
-    """The network with that head, initialized as in Keras; it gives logits.
+    """Return the network with that head, initialized as in Keras; it gives logits.
 
     Networks of one seed have the same initial values in all that they share, whatever their head:
     the convolutions, the dense layers, and of projections W's of one mode, init and size.

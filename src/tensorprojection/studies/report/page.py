@@ -132,7 +132,7 @@ def _scores(run: Run, metric: str) -> Part:
     """Return the table of a metric, the best network first."""
     rows = of_metric(run, metric)
     if (higher := run.metric(metric).higher_is_better) is not None:
-        # NaN sorts last whichever way is better.
+        # NaN sorts last, whether higher or lower is better.
         rows.sort(key=lambda row: (np.isnan(row.last[1]), row.last[1] * (-1 if higher else 1)))
     lines = [cells(run, row) for row in rows]
     if compares(run):
@@ -146,7 +146,7 @@ def _scores(run: Run, metric: str) -> Part:
 def _confusions(run: Run) -> list[Part]:
     """Return counts over all trials at the last epoch, with sensitivity and specificity."""
     found = []
-    names = run.samples.class_names if run.samples else ()
+    names = run.samples.images.class_names if run.samples else ()
     for model, trials in run.observed.items():
         counted = [c[-1] for trial in trials if (c := trial.get("confusion")) is not None]
         if not counted:
@@ -210,18 +210,21 @@ def _seconds(run: Run) -> list[list[str]]:
 
 
 def _samples(run: Run) -> list[Part]:
-    samples = run.samples
-    if samples is None:
+    if run.samples is None:
         return []
-    masks = [None] * len(samples.images) if samples.masks is None else samples.masks
+    found, masks = run.samples.images, run.samples.images.masks
+    assert found.labels is not None
+    assert found.names is not None
     pictures = [
-        (name, photo(image), None if mask is None else outlined(image, mask))
-        for name, image, mask in zip(samples.names, samples.images, masks, strict=True)
+        (str(name), photo(image), None if masks is None else outlined(image, masks[k] > 0))
+        for k, (name, image) in enumerate(zip(found.names, found.images, strict=True))
     ]
     return [
         {"name": name, "count": total}
-        | {"pictures": [pictures[k] for k in np.flatnonzero(samples.labels == label)]}
-        for label, (name, total) in enumerate(zip(samples.class_names, samples.counts, strict=True))
+        | {"pictures": [pictures[k] for k in np.flatnonzero(found.labels == label)]}
+        for label, (name, total) in enumerate(
+            zip(found.class_names, run.samples.counts, strict=True)
+        )
     ]
 
 

@@ -59,7 +59,7 @@ class Run:
         values: by metric (or "seconds") and model; NaN if a value is missing or not finite.
         ratios: for each trial, validation images per training image; NaN if not recorded.
         codes: the versions of the code that trained the networks.
-        damage: what is wrong with files of the run, if anything is.
+        damage: a clause for each corrupted file of the run.
         held_out: the name of the images of an evaluation, if networks were measured on others than
             the run's. It begins with "held-out" if none of them is the run's own.
         recorded: versions, machine and images, when the run was last started.
@@ -289,7 +289,7 @@ def read_settings(
 def _rows(
     folder: Path, config: RunConfig, study: Study[Any] | None
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return all epochs so far, also of networks that are being trained, and what is damaged.
+    """Return all epochs so far, and a clause for each corrupted file.
 
     The rows come from the jobs' own files; from the table if it was copied without those.
     """

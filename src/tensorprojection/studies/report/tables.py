@@ -22,11 +22,6 @@ CORRECTED = (
     "(Nadeau & Bengio 2003), with {ratio:.3g} validation images for each training image. A "
     "difference is undecided for new images if the interval contains zero."
 )
-NO_RATIO = (
-    "Difference: the mean over the trials. All trials split the same images, so their differences "
-    "are not independent. The numbers of training and validation images are not recorded, so there "
-    "is no interval that is corrected for it."
-)
 BOOTSTRAP = (
     "Difference: the median over the trials, with its 95 % bootstrap interval. All trials "
     "{share}: the interval is about {others}inits and orders of batches, not about other images."
@@ -140,8 +135,7 @@ def _about_difference(run: Run) -> str:
         return BOOTSTRAP.format(
             share="have the one split that the images come with", others="other "
         )
-    ratio = float(run.ratios.mean())
-    return NO_RATIO if math.isnan(ratio) else CORRECTED.format(ratio=ratio)
+    return CORRECTED.format(ratio=float(run.ratios.mean()))
 
 
 def _trials(run: Run) -> str:
