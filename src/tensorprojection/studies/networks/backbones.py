@@ -14,8 +14,9 @@ import io
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ from ..data.images import ImageSet
 from ..data.stored import create_array, open_array
 from ..errors import StudyError
 from ..files import write_whole
-from ..processes import process_pool
 from .layers import Normalise
 
 DENSENET121_URL = "https://download.pytorch.org/models/densenet121-a639ec97.pth"
@@ -247,7 +247,7 @@ def features_folder(
         name: the backbone, of ``BACKBONES``.
         weights: the file of its weights; default: its own.
         cache: the folder of the cache; default the user's.
-        workers: processes; each uses one thread.
+        workers: threads; each computes a block of images.
         progress: called with the number of images done and of all.
     """
     digest = sha256(find_weights(name, weights))
@@ -260,7 +260,7 @@ def features_folder(
         missing = [begin for begin, file in blocks.items() if not file.exists()]
         parts = [images.images[begin : begin + BLOCK] for begin in missing]
         done = len(images) - sum(map(len, parts))
-        values = _compute(name, weights, parts, workers)
+        values = _compute(backbone(name, weights), parts, workers)
         for begin, features in zip(missing, values, strict=True):
             buffer = io.BytesIO()
             np.save(buffer, features)
@@ -283,40 +283,17 @@ def _work(place: Path) -> Path:
 
 
 def _compute(
-    name: str, weights: Path | None, parts: list[NDArray[np.uint8]], workers: int
+    network: nn.Module, parts: list[NDArray[np.uint8]], workers: int
 ) -> Iterator[Features]:
-    """Yield the features of each part; every process uses one thread.
+    """Yield the features of each part, computed concurrently.
 
-    Sums that are split among threads would have other last bits.
+    torch computes without the GIL. It uses one thread within each part: sums that are split among
+    threads would have other last bits.
     """
-    network = backbone(name, weights)  # here first, so that an error in the weights is a clear one
-    if workers == 1 or len(parts) < 2:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield from (features_of(network, part) for part in parts)
-        finally:
-            torch.set_num_threads(threads)
-        return
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        with process_pool(min(workers, len(parts)), _begin, name, weights) as pool_map:
-            yield from pool_map(_in_worker, parts)
-    except BrokenProcessPool as error:
-        raise StudyError(
-            "A worker process ended early, perhaps for lack of memory. Run again with fewer "
-            "workers: what was computed is cached."
-        ) from error
-
-
-_worker: nn.Module | None = None  # the network of a worker process
-
-
-def _begin(name: str, weights: Path | None) -> None:
-    global _worker
-    torch.set_num_threads(1)
-    _worker = backbone(name, weights)
-
-
-def _in_worker(images: NDArray[np.uint8]) -> Features:
-    assert _worker is not None
-    return features_of(_worker, images)
+        yield from pool.map(partial(features_of, network), parts)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
