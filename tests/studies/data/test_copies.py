@@ -130,7 +130,7 @@ def test_far_too_many(scenes, originals, tmp_path):
         make_copies(originals, scenes, 10**8, KVASIR, 0, tmp_path)
     many = np.broadcast_to(scenes.images[:1], (10**8, 32, 32, 3))
     masks = np.broadcast_to(scenes.masks[:1], (10**8, 32, 32))
-    crowd = ImageSet(many, masks=masks, class_names=scenes.class_names, checked=True)
+    crowd = ImageSet(many, masks=masks, class_names=scenes.class_names)
     with pytest.raises(StudyError, match=r"Could not make the cache .*tpl cache clear"):
         make_copies(originals, crowd, 10_000, KVASIR, 0, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [originals.name]

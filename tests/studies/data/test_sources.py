@@ -97,7 +97,7 @@ def test_kvasir_folder(kvasir_folder, cache):
     assert images.labels is None
 
 
-def test_a_second_start_decodes_nothing(oct_folder, cache, monkeypatch):
+def test_a_second_run_decodes_nothing(oct_folder, cache, monkeypatch):
     first = open_images("oct", oct_folder, size=20, cache=cache)
     monkeypatch.setattr(sources, "decode_into", no_more)
     assert open_images("oct", oct_folder, size=20, cache=cache).folder == first.folder

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +74,10 @@ def test_nothing_is_pickled(tmp_path):
         store(odd, tmp_path)
 
 
-def test_values_were_checked_when_they_were_stored(tmp_path):
+def test_masks_are_checked_when_they_are_stored(tmp_path):
     """Opening does not read the pixels: a mask that is wrong is not looked at, its shape is."""
+    with pytest.raises(ValueError, match="masks of 0 and 1 only, got a 255"):
+        store(replace(FULL, masks=FULL.masks * np.uint8(255)), tmp_path)
     store(FULL, tmp_path)
     np.save(tmp_path / "masks.npy", np.full((5, 4, 6), 9, np.uint8))
     open_stored(tmp_path)

@@ -96,10 +96,10 @@ def test_the_page_has_every_U_at_its_init_and_at_the_end(run, tmp_path):
     folder = run(models=("base", "tpl1"), trials=1, epochs=5)
     text = page.write(read_runs([folder]), tmp_path).read_text("utf-8")
     with np.load(JobFiles.of(folder, 0, "tpl1").observed) as found:
-        end, start = (found[f"{kind}/pool4/2"].astype(np.float64) for kind in ("U", "start"))
+        end, init = (found[f"{kind}/pool4/2"].astype(np.float64) for kind in ("U", "start"))
     assert f"→ {100 * low_pass(end):.0f} % (50 % by chance)" in text
-    top = float(max(np.abs(start).max(), np.abs(end).max()))
-    assert heat_map(start.T, top) in text
+    top = float(max(np.abs(init).max(), np.abs(end).max()))
+    assert heat_map(init.T, top) in text
     assert heat_map(end.T, top) in text
-    left = 100 * np.square(np.linalg.svd(start.T @ end)[1]).sum() / 6
+    left = 100 * np.square(np.linalg.svd(init.T @ end)[1]).sum() / 6
     assert f"{left:.1f} % of the first subspace left" in text

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +36,6 @@ class ImageSet:
         groups: int64, ``(N,)``: images that must not be split apart (one patient's) share a number.
         names: str, ``(N,)``: file names, or other names that tell images apart.
         parts: str, ``(N,)``: "train", "val" or "test", if the data set comes divided.
-        checked: the values were checked before, so they need not be read now.
     """
 
     images: NDArray[np.uint8]
@@ -46,9 +45,8 @@ class ImageSet:
     groups: NDArray[np.int64] | None = None
     names: NDArray[np.str_] | None = None
     parts: NDArray[np.str_] | None = None
-    checked: InitVar[bool] = False
 
-    def __post_init__(self, checked: bool) -> None:
+    def __post_init__(self) -> None:
         shape = self.images.shape
         if self.images.dtype != np.uint8:
             raise TypeError(f"Expected images of type uint8, got {self.images.dtype}.")
@@ -66,10 +64,6 @@ class ImageSet:
                 array.dtype.kind == "U" if dtype == "str" else array.dtype == dtype
             ):
                 raise TypeError(f"Expected {name} of type {dtype}, got {array.dtype}.")
-        if not checked:
-            self._check_values()
-
-    def _check_values(self) -> None:
         count = len(self.class_names)
         if self.labels is not None and self.labels.size:
             low, high = self.labels.min(), self.labels.max()
@@ -78,8 +72,6 @@ class ImageSet:
                     f"Expected labels from 0 to {count - 1}, as there are {count} class names, "
                     f"got {low} to {high}."
                 )
-        if self.masks is not None and self.masks.size and self.masks.max() > 1:
-            raise ValueError(f"Expected masks of 0 and 1 only, got a {self.masks.max()}.")
 
     def __len__(self) -> int:
         return len(self.images)

@@ -40,7 +40,9 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 def store(images: ImageSet, folder: Path) -> None:
-    """Write every array of a set as ``name.npy``."""
+    """Write every array of a set as ``name.npy``; the values of its masks are checked here."""
+    if images.masks is not None and images.masks.max(initial=0) > 1:
+        raise ValueError(f"Expected masks of 0 and 1 only, got a {images.masks.max()}.")
     save(folder, images.class_names, {name: getattr(images, name) for name in ARRAYS})
 
 
@@ -52,7 +54,7 @@ def save(folder: Path, class_names: Sequence[str], arrays: Mapping[str, Array | 
 
 
 def open_stored(folder: Path) -> ImageSet:
-    """Open a set that :func:`store` wrote. Its arrays are mapped, their values are not checked."""
+    """Open a set that :func:`store` wrote. Its arrays are mapped, its pixels are not read."""
     required = ("images", "class_names")
     arrays: dict[str, Any] = {
         name: open_array(folder / f"{name}.npy")
@@ -61,7 +63,7 @@ def open_stored(folder: Path) -> ImageSet:
     }
     class_names = tuple(arrays.pop("class_names").tolist())
     try:
-        return ImageSet(**arrays, class_names=class_names, checked=True)
+        return ImageSet(**arrays, class_names=class_names)
     except (ValueError, TypeError) as error:
         raise _unusable(folder, error) from error
 
