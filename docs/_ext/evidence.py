@@ -18,7 +18,7 @@ import numpy as np
 from tensorprojection.studies.networks.layer_rows import tables_for
 from tensorprojection.studies.report.run import Run, read_run
 from tensorprojection.studies.report.statistics import FEWEST, bootstrap, finite
-from tensorprojection.studies.report.verdicts import verdicts
+from tensorprojection.studies.report.verdicts import RULE, verdicts
 
 DOCS = Path(__file__).parents[1]
 PAGES = (DOCS / "results.md", DOCS / "settings.md")
@@ -176,6 +176,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "oct-starts": lambda: of_starts("oct", ("loss", "accuracy"), STARTS),
     "chest-quarter-end": lambda: at_the_end("chest-quarter", "base", ("loss", "accuracy")),
     "chest-quarter-loss": lambda: by_epoch("chest-quarter", "base", "loss", CHEST, (1, 5, 10, 20)),
+    "rule": lambda: "\n\n".join(RULE) + "\n\n",
     "claims": lambda: claims("oct", "chest-quarter", "kvasir"),
     "kvasir-end": lambda: at_the_end("kvasir", "base", ("dice", "iou")),
     "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, FIRST_AND_QUARTERS),

@@ -15,10 +15,6 @@ def find(study, folder):
     return folders.find(kind_of(study), folder)
 
 
-def guess(folder):
-    return folders.guess(folder, KINDS)
-
-
 def check(path, study=None, **options):
     return checking.check(path, KINDS if study is None else [kind_of(study)], **options)
 

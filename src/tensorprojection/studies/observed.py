@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-# The validation images that are saved with their predictions, by their own Dice score.
+# The validation images that are saved with their predictions, by the Dice score of each.
 CHOSEN = ("best", "median", "worst")
 
 
@@ -29,9 +29,9 @@ class Observed:
     epochs                      the numbers of the epochs
     confusion                   (epochs, classes, classes): true class by row, predicted by column
     orthogonality/LAYER         largest ‖UᵀU − I‖ of the layer
-    energy/LAYER                share of its input's energy that the projection lets through
+    energy/LAYER                share of its input's energy that the projection passes
     start/LAYER/K, U/LAYER/K    U of mode K before the first epoch, and after the last
-    by_epoch/LAYER/K            (epochs, p, q): U of mode K after each epoch, where it is small
+    by_epoch/LAYER/K            (epochs, p, q): U of mode K after each epoch, if it is small
     images, masks, predictions  the images of ``CHOSEN``, at the last epoch
     dice                        their Dice scores
     ==========================  =============================================================
@@ -47,7 +47,7 @@ class Observed:
         return self.arrays.get(name)
 
     def named(self, kind: str) -> dict[str, Array]:
-        """The arrays of a kind, by what follows it.
+        """Return the arrays of a kind, by what follows it.
 
         >>> Observed({"epochs": np.arange(1), "U/pool/2": np.eye(2)}).named("U")
         {'pool/2': array([[1., 0.],
@@ -59,10 +59,7 @@ class Observed:
 
 def read_observed(path: Path) -> Observed | None:
     """Return the observations of that file; None if it is missing or corrupted."""
-    try:
-        return parse_observed(path.read_bytes())
-    except OSError:
-        return None
+    return parse_observed(path.read_bytes()) if path.is_file() else None
 
 
 def parse_observed(content: bytes) -> Observed | None:

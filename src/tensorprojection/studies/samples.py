@@ -16,70 +16,49 @@ from .data.images import ImageSet
 from .files import write_whole
 
 SAMPLES = "samples.npz"
-OF_A_CLASS = 6
-SIDE = 128  # pixels; larger images are reduced
+PER_CLASS = 6
+LARGEST = 128  # pixels; larger images are reduced
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Some images of each class, or with masks; and how many there are of each class in all."""
+    """Some images of each class, or with masks; and the number of all images of each class."""
 
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-    masks: NDArray[np.bool_] | None
-    names: tuple[str, ...]
-    class_names: tuple[str, ...]
+    images: ImageSet
     counts: tuple[int, ...]
 
 
-def choose(images: ImageSet, seed: int = 0) -> Samples:
-    """Draw images of each class, or of all; the same ones for the same images."""
-    labels = np.zeros(len(images), np.int64) if images.labels is None else images.labels
-    class_names = images.class_names or ("images",)
-    rng = np.random.default_rng(seed)
-    counts = np.bincount(labels, minlength=len(class_names))
-    drawn = []
-    for label in range(len(counts)):
-        own = np.flatnonzero(labels == label)
-        drawn += sorted(rng.permutation(own)[:OF_A_CLASS].tolist())
-    names = [f"row {k}" for k in drawn] if images.names is None else images.names[drawn].tolist()
-    masks = None
-    if images.masks is not None:
-        masks = np.stack([_small(images.masks[k] * 255) > 127 for k in drawn])
-    return Samples(
-        np.stack([_small(images.images[k]) for k in drawn]),
-        labels[drawn],
-        masks,
-        tuple(names),
-        tuple(class_names),
-        tuple(int(count) for count in counts),
-    )
-
-
-def _small(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    shown = Image.fromarray(np.asarray(image))
-    shown.thumbnail((SIDE, SIDE))
-    return np.asarray(shown)
-
-
 def write_samples(run: Path, images: ImageSet) -> None:
-    """Write samples into the run's folder, unless it has some."""
-    path = run / SAMPLES
-    if path.exists():
+    """Write samples into the run's folder, unless it has some; the same for the same images."""
+    if (run / SAMPLES).exists():
         return
-    chosen = choose(images)
+    class_names = images.class_names or ("images",)
+    labels = np.zeros(len(images), np.int64) if images.labels is None else images.labels
+    counts = np.bincount(labels, minlength=len(class_names))
+    rng = np.random.default_rng(0)
+    rows: list[int] = []
+    for label in range(len(counts)):
+        rows += sorted(rng.permutation(np.flatnonzero(labels == label))[:PER_CLASS].tolist())
+    names = [f"row {row}" for row in rows] if images.names is None else images.names[rows]
     arrays: dict[str, Any] = {
-        "images": chosen.images,
-        "labels": chosen.labels,
-        "names": np.array(chosen.names, np.str_),
-        "class_names": np.array(chosen.class_names, np.str_),
-        "counts": np.array(chosen.counts),
+        "images": np.stack([_thumbnail(images.images[row]) for row in rows]),
+        "labels": labels[rows],
+        "names": np.array(names, np.str_),
+        "class_names": np.array(class_names, np.str_),
+        "counts": counts,
     }
-    if chosen.masks is not None:
-        arrays["masks"] = chosen.masks
+    if images.masks is not None:
+        masks = [_thumbnail(images.masks[row] * 255) > 127 for row in rows]
+        arrays["masks"] = np.stack(masks).astype(np.uint8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    write_whole(path, buffer.getvalue())
+    write_whole(run / SAMPLES, buffer.getvalue())
+
+
+def _thumbnail(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    shown = Image.fromarray(np.asarray(image))
+    shown.thumbnail((LARGEST, LARGEST))
+    return np.asarray(shown)
 
 
 def read_samples(run: Path) -> Samples | None:
@@ -87,13 +66,9 @@ def read_samples(run: Path) -> Samples | None:
     try:
         content = io.BytesIO((run / SAMPLES).read_bytes())
         with np.load(content, allow_pickle=False) as file:
-            return Samples(
-                file["images"],
-                file["labels"],
-                file["masks"] if "masks" in file.files else None,
-                tuple(map(str, file["names"])),
-                tuple(map(str, file["class_names"])),
-                tuple(map(int, file["counts"])),
-            )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            arrays: dict[str, Any] = {name: file[name] for name in file.files}
+        counts = tuple(arrays.pop("counts").tolist())
+        arrays["class_names"] = tuple(arrays["class_names"].tolist())
+        return Samples(ImageSet(**arrays), counts)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None

@@ -17,7 +17,7 @@ def text(report):
 
 @pytest.fixture
 def clean_oct(tmp_path, picture):
-    """Like oct_folder, but no patient is on both sides."""
+    """Like oct_folder, but no patient is both in train and outside of it."""
     root = tmp_path / "clean"
     for k, part in enumerate(("train", "test")):
         for c, name in enumerate(("CNV", "DME", "DRUSEN", "NORMAL")):
@@ -38,14 +38,14 @@ def test_a_clean_folder(clean_oct):
     assert "No problem found." in shown
 
 
-def test_patients_on_both_sides(clean_oct, picture):
+def test_patients_in_train_and_test(clean_oct, picture):
     picture(clean_oct / "test/CNV/CNV-2-7.jpeg", seed=77)
     report = check(clean_oct)
     assert not report.ok
     assert "Problem: 1 patients both in train and outside of it: 2" in text(report)
 
 
-def test_patients_in_both_validation_and_test_are_on_one_side(clean_oct, picture):
+def test_patients_in_both_validation_and_test_are_no_leak(clean_oct, picture):
     picture(clean_oct / "val/CNV/CNV-100-7.jpeg", seed=77)
     assert check(clean_oct).ok
 
@@ -54,7 +54,7 @@ def test_duplicates(clean_oct):
     source = clean_oct / "train/CNV/CNV-0-1.jpeg"
     shutil.copy(source, clean_oct / "train/CNV/CNV-0-9.jpeg")
     report = check(clean_oct)
-    assert report.ok  # on one side, with one label: worth a note only
+    assert report.ok  # in one part, with one label: worth a note only
     assert "1 images stored more than once: train/CNV/CNV-0-1.jpeg = train" in text(report)
 
     shutil.copy(source, clean_oct / "test/CNV/CNV-101-9.jpeg")
@@ -96,7 +96,7 @@ def test_kvasir(kvasir_folder, picture):
     }
     assert report.notes == {
         "empty masks": ["Kvasir-SEG/images/c2.jpg"],
-        "masks without an image": ["Kvasir-SEG/masks/other.jpg"],
+        "other things beside the images": ["1 files ignored (1 Kvasir-SEG/masks/*.jpg)"],
     }
 
 
@@ -147,7 +147,7 @@ def test_wrong_paths(tmp_path):
         check(tmp_path / "nowhere")
     with pytest.raises(StudyError, match=r"Expected a folder or an \.npz"):
         check(__file__)
-    with pytest.raises(StudyError, match="one of the layouts"):
+    with pytest.raises(StudyError, match="fits none of the studies"):
         check(tmp_path)
     with pytest.raises(StudyError, match="a study of"):
         check(tmp_path, "mnist")
@@ -304,7 +304,7 @@ def test_what_is_ignored_is_counted(clean_oct):
     (clean_oct / "train/AMD/AMD-1-1.jpeg").write_bytes(b"x")
     report = check(clean_oct)
     assert report.ok
-    assert "1 files ignored (1 .webp), 1 folders ignored (train/AMD)" in text(report)
+    assert "2 files ignored (1 train/AMD/*.jpeg, 1 train/CNV/*.webp)" in text(report)
 
 
 @pytest.mark.realdata

@@ -100,7 +100,7 @@ def test_no_copies_at_all(scenes, originals, tmp_path):
 
 
 def test_a_wrong_number(scenes, originals, tmp_path):
-    with pytest.raises(ValueError, match="copies ≥ 0, got -1"):
+    with pytest.raises(StudyError, match=r"0 to 10000 copies of each image, got \[-1\]"):
         make_copies(originals, scenes, -1, KVASIR, 0, tmp_path)
     phantoms = chest.make(4, size=32)
     with pytest.raises(ValueError, match=r"each of the classes Normal, Lung .* got COVID\."):
@@ -119,25 +119,18 @@ def test_validation_sees_no_copy_of_what_is_trained_on_nor_the_reverse(data):
     seen = rows_for(copies, training)
     assert {int(i) for i in of[seen]} <= set(training.tolist())
     assert not set(of[seen]) & set(validation)
-    # And training misses none: each original's copies are all on one side.
+    # And training misses none: each original's copies are all in one of the two.
     assert len(seen) == sum(numbers[i] for i in training)
     assert sorted([*seen, *rows_for(copies, validation)]) == list(range(len(of)))
 
 
 def test_far_too_many(scenes, originals, tmp_path):
     """Refused before memory is asked for."""
-    with pytest.raises(StudyError, match="at most 10000 copies of each image, got 100000000"):
+    with pytest.raises(StudyError, match=r"copies of each image, got \[100000000"):
         make_copies(originals, scenes, 10**8, KVASIR, 0, tmp_path)
     many = np.broadcast_to(scenes.images[:1], (10**8, 32, 32, 3))
     masks = np.broadcast_to(scenes.masks[:1], (10**8, 32, 32))
-    crowd = ImageSet(many, masks=masks, class_names=scenes.class_names, checked=True)
-    with pytest.raises(StudyError, match=r"Expected .* GB free for the cache"):
+    crowd = ImageSet(many, masks=masks, class_names=scenes.class_names)
+    with pytest.raises(StudyError, match=r"Could not make the cache .*tpl cache clear"):
         make_copies(originals, crowd, 10_000, KVASIR, 0, tmp_path)
-
-
-def test_more_than_the_disk_has(scenes, originals, tmp_path, monkeypatch):
-    usage = type("Usage", (), {"free": 10**4})
-    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(StudyError, match=r"GB free for the cache .*tpl cache clear"):
-        make_copies(originals, scenes, 20, KVASIR, 0, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [originals.name]

@@ -1,9 +1,7 @@
 import io
 import os
-import struct
 import time
 import warnings
-import zlib
 
 import numpy as np
 import pytest
@@ -90,11 +88,9 @@ def test_masks_are_binary_before_and_after():
 
 
 @pytest.mark.parametrize("highest", [255, 1023, 4095, 16383])
-@pytest.mark.parametrize("channels", [(), (3,)], ids=["gray", "RGB"])
-def test_fewer_bits_in_16_are_refused(highest, channels):
+def test_fewer_bits_in_16_are_refused(highest):
     """They would all be nearly black: 12 bits become the grey levels 0 to 15."""
     wide = np.linspace(0, highest, 64).astype(np.uint16).reshape(8, 8)
-    wide = np.broadcast_to(wide.reshape(8, 8, *(1 for _ in channels)), (8, 8, *channels))
     with pytest.raises(UnreadableError, match=r"16 bits and values up to .* only.*such as 12"):
         to_mode(open_image(png_of_16_bits(wide)), "L")
     bright = open_image(png_of_16_bits(np.where(wide == highest, 65535, wide).astype(np.uint16)))
@@ -107,21 +103,7 @@ def test_black_of_16_bits_is_black():
 
 
 def png_of_16_bits(pixels):
-    """Written by hand, as Pillow writes no colours of 16 bits."""
-
-    def chunk(kind, content):
-        crc = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + crc
-
-    height, width = pixels.shape[:2]
-    header = struct.pack(">IIBBBBB", width, height, 16, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
-    lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in pixels)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(lines))
-        + chunk(b"IEND", b"")
-    )
+    return encoded(Image.fromarray(pixels), "PNG")
 
 
 @pytest.mark.parametrize("top", [*range(2, 18), 127])
@@ -180,7 +162,7 @@ def test_decompression_bombs(monkeypatch, tmp_path, oct_folder, factor):
 
 def test_rows_follow_the_items(tmp_path, oct_folder):
     items = find("oct", oct_folder).items
-    kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12, workers=3)
+    kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12)
     assert (kept, unreadable) == (list(range(36)), ())
     images = np.load(tmp_path / "images.npy", mmap_mode="r")
     assert images.shape == (36, 12, 12)
@@ -262,8 +244,8 @@ def test_a_pipe_and_an_endless_device(tmp_path, oct_folder):
         os.unlink(items[row].image.path)
     os.mkfifo(items[3].image.path)
     os.symlink("/dev/zero", items[9].image.path)
-    with pytest.raises(StudyError, match=r"cannot be read \(a (pipe|device), not a regular file"):
-        decode_into(tmp_path, items, kind_of("oct"), 12, workers=1)
+    with pytest.raises(StudyError, match=r"cannot be read \(not a regular file"):
+        decode_into(tmp_path, items, kind_of("oct"), 12)
     kept, unreadable = decode_into(tmp_path, items, kind_of("oct"), 12, skip_unreadable=True)
     assert len(kept) == 34
     assert unreadable == (items[3].image.name, items[9].image.name)
@@ -279,11 +261,11 @@ def test_the_first_error_stops_the_rest():
         done.append(row)
 
     with pytest.raises(StudyError, match="first"):
-        in_threads(work, 20_000, 1, "working")
+        in_threads(work, 20_000, "working")
     assert len(done) < 10_000
 
 
 def test_filters_of_warnings_are_restored():
     before = list(warnings.filters)
-    in_threads(lambda row: None, 3, 2, "working")
+    in_threads(lambda row: None, 3, "working")
     assert list(warnings.filters) == before

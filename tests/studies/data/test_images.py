@@ -53,8 +53,6 @@ def test_wrong_types(name):
         ImageSet(images(N, 8, 6), **wrong)
 
 
-def test_labels_need_a_name_and_masks_are_binary():
+def test_labels_need_a_name():
     with pytest.raises(ValueError, match="labels from 0 to 1, as there are 2 class names"):
         ImageSet(images(N, 8, 6), **parts() | {"labels": np.full(N, 2)})
-    with pytest.raises(ValueError, match="masks of 0 and 1 only, got a 255"):
-        ImageSet(images(N, 8, 6), **parts() | {"masks": np.full((N, 8, 6), 255, np.uint8)})

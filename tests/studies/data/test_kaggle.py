@@ -44,20 +44,16 @@ def answer(status):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (requests.ConnectionError("no route"), "Kaggle cannot be reached; check the connection"),
-        (requests.Timeout("slow"), "Kaggle cannot be reached"),
-        (kagglehub.exceptions.UnauthenticatedError(), "does not know you; .*KAGGLE_API_TOKEN"),
-        (kagglehub.exceptions.CredentialError("none"), "does not know you"),
+        (
+            requests.ConnectionError("no route"),
+            "images: no route. Kaggle needs a login",
+        ),
         (
             kagglehub.exceptions.KaggleApiHTTPError("403\n\nlong", response=answer(403)),
-            "refused it .HTTP 403.; .*accept the data set's terms",
+            "images: 403. Kaggle .*accept the data set's terms",
         ),
-        (
-            kagglehub.exceptions.KaggleApiHTTPError("busy", response=answer(503)),
-            "HTTP 503; try again later",
-        ),
-        (kagglehub.exceptions.DataCorruptionError("bad sum\nof data"), "images: bad sum. Or"),
-        (FileExistsError("output_dir is not empty: x."), "output_dir is not empty: x. Or"),
+        (kagglehub.exceptions.DataCorruptionError("bad sum\nof data"), "images: bad sum. "),
+        (FileExistsError("output_dir is not empty: x."), "output_dir is not empty: x. "),
         (OSError(28, "No space left on device", "big.zip"), "big.zip: No space left on device"),
         (RuntimeError(), "RuntimeError"),
     ],
@@ -162,7 +158,7 @@ class TestAgainstAStandIn:
 
     def test_refusal(self, kaggle):
         kaggle["status"] = 403
-        with pytest.raises(StudyError, match=r"Kaggle refused it \(HTTP 403\)"):
+        with pytest.raises(StudyError, match=r"403 Client Error.*accept the data set's terms"):
             get("kvasir")
 
     def test_nobody_there(self, kaggle, monkeypatch):
@@ -171,7 +167,7 @@ class TestAgainstAStandIn:
             kagglesdk.kaggle_env.KaggleEnv.PROD,
             "http://127.0.0.1:9",
         )
-        with pytest.raises(StudyError, match="Kaggle cannot be reached"):
+        with pytest.raises(StudyError, match="Connection refused"):
             get("kvasir")
 
     def test_a_folder_in_use(self, kaggle, tmp_path):

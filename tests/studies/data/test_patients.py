@@ -102,7 +102,7 @@ def test_without_any_both_ways_are_named(refused):
 
 def test_mistakes_end_in_one_line(refused, folder, tmp_path):
     refused("NORMAL/P0_NORMAL0.png has no match", "--patient-pattern", r"X(\d+)")
-    refused("is no regular expression", "--patient-pattern", "P(")
+    refused("is not a regular expression", "--patient-pattern", "P(")
     refused("got both", "--patient-pattern", "P", "--patients", "p.csv")
     refused("p.csv: No such file", "--patients", "p.csv")
     (tmp_path / "p.csv").write_text("name,id\n")
@@ -112,7 +112,7 @@ def test_mistakes_end_in_one_line(refused, folder, tmp_path):
     refused("there is none for NORMAL/P5_NORMAL5.png", "--patients", "p.csv")
     (tmp_path / "p.csv").write_bytes(b"\xff\xfe")
     refused("not UTF-8", "--patients", "p.csv")
-    refused("/dev/zero: a device", "--patients", "/dev/zero")
+    refused("/dev/zero: not a regular file", "--patients", "/dev/zero")
     refused("Phantoms have no patients", "--patient-pattern", "P", data="phantoms")
 
 

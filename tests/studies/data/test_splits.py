@@ -88,7 +88,7 @@ def test_by_patient_of_one_class_each(groups, seed):
 
 
 def possible(table, trains):
-    """Every class of two groups or more is on both sides."""
+    """Every class of two groups or more is in both sets."""
     present = table > 0
     several = present.sum(axis=0) > 1
     return bool((present[trains].any(axis=0) & present[~trains].any(axis=0))[several].all())
@@ -103,7 +103,7 @@ def possible(table, trains):
     st.integers(0, 99),
 )
 def test_groups_of_several_classes(rows, seed):
-    """Each class is on both sides wherever any of the 2ⁿ ways to share out does that."""
+    """Each class is in both sets if any of the 2ⁿ assignments does that."""
     table = np.array(rows)
     trains = share_groups(table, 0.7, np.random.default_rng(seed))
     ways = (np.array(way) for way in itertools.product([False, True], repeat=len(table)))
@@ -112,7 +112,7 @@ def test_groups_of_several_classes(rows, seed):
 
 
 def test_patients_who_cannot_be_shared_out():
-    """Three classes of two patients each, in a ring: no way has all on both sides."""
+    """Three classes of two patients each, in a ring: no assignment has all in both sets."""
     table = np.array([[1, 0, 1], [1, 1, 0], [0, 1, 1]])
     trains = share_groups(table, 0.7, np.random.default_rng(0))
     assert 0 < trains.sum() < 3
@@ -153,7 +153,7 @@ def of_classes(*sizes):
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.5, 0.7, 0.99])
-def test_small_classes_are_on_both_sides(fraction):
+def test_small_classes_are_in_both_sets(fraction):
     images = of_classes(2, 2, 3, 10)
     training, validation = split(images, "image", seed=0, fraction=fraction)
     expected = [1, 1, max(1, int(3 * fraction)), max(1, int(10 * fraction))]
@@ -177,7 +177,7 @@ def test_a_subset_of_all_is_all_in_order(count):
     np.testing.assert_array_equal(subset(labels, 6, count, seed=0), np.arange(6))
 
 
-def test_one_image_per_side_is_enough():
+def test_one_image_per_set_is_enough():
     images = ImageSet(np.zeros((2, 8, 8), np.uint8))
     training, validation = split(images, "image", seed=0, counts=(1, 1))
     assert sorted([*training, *validation]) == [0, 1]
@@ -190,7 +190,7 @@ def test_one_image_per_side_is_enough():
         ("as-shipped", {}, "Expected images that come divided"),
         ("by luck", {}, "by image, patient or as-shipped, got 'by luck'"),
         ("image", {"fraction": 1.0}, "a fraction between 0 and 1, got 1.0"),
-        ("image", {"counts": (0, 3)}, "at least one image per side"),
+        ("image", {"counts": (0, 3)}, "at least one image per set"),
     ],
 )
 def test_wrong_wishes(how, options, message):

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +74,10 @@ def test_nothing_is_pickled(tmp_path):
         store(odd, tmp_path)
 
 
-def test_values_were_checked_when_they_were_stored(tmp_path):
+def test_masks_are_checked_when_they_are_stored(tmp_path):
     """Opening does not read the pixels: a mask that is wrong is not looked at, its shape is."""
+    with pytest.raises(ValueError, match="masks of 0 and 1 only, got a 255"):
+        store(replace(FULL, masks=FULL.masks * np.uint8(255)), tmp_path)
     store(FULL, tmp_path)
     np.save(tmp_path / "masks.npy", np.full((5, 4, 6), 9, np.uint8))
     open_stored(tmp_path)
@@ -88,11 +91,11 @@ def truncate(path):
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncate, lambda path: path.write_bytes(b"")])
-@pytest.mark.parametrize("name", ["images.npy", "class_names.json"])
+@pytest.mark.parametrize("name", ["images.npy", "class_names.npy"])
 def test_damage_is_one_line_that_names_the_file_and_the_way_out(damage, name, tmp_path):
     store(FULL, tmp_path)
     damage(tmp_path / name)
-    with pytest.raises(StudyError, match=r"Could not open .*Start the same command") as raised:
+    with pytest.raises(StudyError, match=r"Could not open .*Run the same command") as raised:
         open_stored(tmp_path)
     assert str(tmp_path) in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -105,9 +108,8 @@ def test_an_array_is_created_with_its_space(tmp_path):
     assert_array_equal(np.load(tmp_path / "a.npy"), [[0, 0], [0, 0], [0, 0], [1, 2], [3, 4]])
     assert create_array(tmp_path / "none.npy", (0, 4), np.uint8).shape == (0, 4)
     assert np.load(tmp_path / "none.npy").shape == (0, 4)
-    with pytest.raises(StudyError, match=r"GB free for the cache .*tpl cache clear"):
-        create_array(tmp_path / "huge.npy", (10**9, 10**6, 10**6), np.uint8)
-    assert not (tmp_path / "huge.npy").exists()
+    with pytest.raises(OSError, match=r"space|large"):
+        create_array(tmp_path / "huge.npy", (10**6, 10**6, 10**6), np.uint8)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -135,7 +137,7 @@ def test_a_folder_that_came_from_another_machine(tmp_path):
         open_stored(there)
     assert not is_received(there)
     sent = content_of(tmp_path / "here")
-    assert all(type(content) in (np.ndarray, str) for content in sent.values())
+    assert all(type(content) is np.ndarray for content in sent.values())
     receive(there, sent)
     assert is_received(there)
     found = open_stored(there)

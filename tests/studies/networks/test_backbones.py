@@ -15,6 +15,8 @@ from tensorprojection.studies.networks.backbones import BACKBONES, backbone
 from tensorprojection.studies.networks.layers import Normalise
 
 LITE = "efficientnet-lite0"
+# torch.hub leaves the connections of its downloads to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +109,14 @@ def test_weights_are_downloaded_once(densenet_file, served, hub, monkeypatch):
     found = backbones.find_weights("densenet121")
     assert found == hub / densenet_file.name
     assert found.read_bytes() == densenet_file.read_bytes()
-    monkeypatch.setattr(backbones, "urlopen", lambda *_: pytest.fail("fetched again"))
+    monkeypatch.setattr(backbones, "DENSENET121_URL", f"http://127.0.0.1:9/{densenet_file.name}")
     assert backbones.find_weights("densenet121") == found
 
 
 def test_a_download_of_another_hash_is_refused(densenet_file, served, hub, monkeypatch):
     (densenet_file.parent / "densenet121-00000000.pth").write_bytes(b"other")
     monkeypatch.setattr(backbones, "DENSENET121_URL", f"{served}/densenet121-00000000.pth")
-    with pytest.raises(
-        StudyError, match=r"\(its sha256 does not begin with 00000000\)\. Fetch http"
-    ):
+    with pytest.raises(StudyError, match=r"invalid hash value .*00000000.*\. Fetch http"):
         backbones.find_weights("densenet121")
     assert not list(hub.glob("*"))
 
@@ -152,7 +152,9 @@ def test_files_that_are_not_the_weights(densenet_file, tmp_path):
         backbone("densenet121", nameless)
 
     lite = BACKBONES[LITE].find()
-    with pytest.raises(StudyError, match=rf"densenet121 in {lite}, but conv0.weight is missing, a"):
+    with pytest.raises(
+        StudyError, match=rf"densenet121 in {lite}, but: Missing key.* \"conv0.weight\""
+    ):
         backbone("densenet121", lite)
 
     with pytest.raises(StudyError, match=r"Could not read the weights .*gone.pth: No such file"):
@@ -163,14 +165,14 @@ def test_weights_that_do_not_fit(tmp_path):
     state = torch.load(BACKBONES[LITE].find(), weights_only=True)
     name = "_bn1.bias"
     changes = [
-        ({name: None}, f"{name} is missing."),
+        ({name: None}, f'Missing key(s) in state_dict: "{name}".'),
         ({name: torch.zeros(3)}, f"size mismatch for {name}: "),
-        ({"a": torch.zeros(1)}, "a is not one."),
+        ({"a": torch.zeros(1)}, 'Unexpected key(s) in state_dict: "a".'),
     ]
     for change, rule in changes:
         changed = {k: v for k, v in (state | change).items() if v is not None}
         torch.save(changed, tmp_path / "file.pth")
-        expected = f"the weights of {LITE} in {tmp_path / 'file.pth'}, but {rule}"
+        expected = f"the weights of {LITE} in {tmp_path / 'file.pth'}, but: {rule}"
         with pytest.raises(StudyError, match=re.escape(expected)) as error:
             backbone(LITE, tmp_path / "file.pth")
         assert "\n" not in str(error.value)

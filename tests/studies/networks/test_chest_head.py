@@ -80,7 +80,7 @@ def test_one_seed_gives_all_forms_the_same_dense_layers_and_dropout():
             assert torch.equal(state[name], states[0][name])
 
 
-def test_the_mpca_start_is_that_of_the_features():
+def test_the_mpca_init_is_that_of_the_features():
     features = torch.randn(60, 12, 3, 3) * torch.linspace(3, 0.1, 12)[:, None, None] + 5
     head = chest_head("tpl-mpca", channels=12, side=3, reduced=4)
     init_from_mpca(head, features)
@@ -92,7 +92,7 @@ def test_the_mpca_start_is_that_of_the_features():
 
 
 @EVERY_HEAD
-def test_starts_as_in_keras(kind):
+def test_initialized_as_in_keras(kind):
     head = chest_head(kind)
     for layer in head:
         if isinstance(layer, nn.Conv2d | nn.Linear):

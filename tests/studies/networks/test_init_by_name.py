@@ -5,8 +5,7 @@ from torch import nn
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import INITS
 from tensorprojection.nn.hope import HOPE
-from tensorprojection.studies.networks.init_by_name import init_by_name
-from tensorprojection.studies.networks.layers import Contraction, keras_batch_norm
+from tensorprojection.studies.networks.layers import Contraction, init_by_name, keras_batch_norm
 
 
 # Limits by hand: √(6 / (fan_in + fan_out)), Keras's fans of the kernel in Keras's own layout.
@@ -39,7 +38,7 @@ def test_a_layer_whose_initialization_is_unknown():
         init_by_name(lambda: nn.Embedding(3, 2))
 
 
-def test_a_batch_norm_starts_as_the_identity():
+def test_a_batch_norm_is_initialized_as_the_identity():
     norm = keras_batch_norm(4)
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
@@ -72,7 +71,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_name_starts_the_same_alone_first_and_last(name):
+def test_a_name_is_initialized_the_same_alone_first_and_last(name):
     rest = {other: LAYERS[other] for other in LAYERS if other != name}
     networks = [
         made(5, {name: LAYERS[name]}),
@@ -86,7 +85,7 @@ def test_a_name_starts_the_same_alone_first_and_last(name):
         assert all(torch.equal(alone[key], other[key]) for key in alone)
 
 
-def test_other_names_and_other_seeds_start_differently():
+def test_other_names_and_other_seeds_differ():
     make = LAYERS["conv"]
     network, again = made(5, {"a": make, "b": make}), made(6, {"a": make})
     assert not torch.equal(network["a"].weight, network["b"].weight)
@@ -95,14 +94,14 @@ def test_other_names_and_other_seeds_start_differently():
     assert not torch.equal(back.W1, back.W2)  # modes of one layer have their own
 
 
-def test_modes_that_two_projections_share_start_alike():
+def test_modes_that_two_projections_share_are_initialized_alike():
     one = made(5, {"p": lambda: TensorProjection((8, 6, 6), (None, 3, 3))})["p"]
     two = made(5, {"p": lambda: TensorProjection((8, 6, 6), (4, 3, 3))})["p"]
     assert torch.equal(one.W2, two.W2)
     assert torch.equal(one.W3, two.W3)
 
 
-def test_a_projection_starts_as_its_init_and_scale_say():
+def test_a_projection_is_initialized_with_its_init_and_scale():
     down, back = (made(5, {name: LAYERS[name]})[name] for name in ("down", "back"))
     assert torch.equal(down.W2, INITS["dct"](torch.empty(6, 3)))
     torch.testing.assert_close(down.W3.T @ down.W3, torch.eye(3))

@@ -62,7 +62,7 @@ def test_channels_last_stays_so(head):
 
 
 @EVERY_HEAD
-def test_starts_as_in_keras(head):
+def test_initialized_as_in_keras(head):
     torch.manual_seed(0)
     for layer in oct_cnn(head):
         if isinstance(layer, nn.Conv2d | nn.Linear):
@@ -106,7 +106,7 @@ def test_rivals_reduce_as_their_names_say():
     assert parameters(fixed) == 0
 
 
-def test_starts_of_the_projection():
+def test_inits_of_the_projection():
     three, one = oct_cnn("tpl1-block3").projection4, oct_cnn("tpl1-block").projection4
     for W, V in ((three.W2, one.W2), (three.W3, one.W3)):
         torch.testing.assert_close(W, 3 * V)

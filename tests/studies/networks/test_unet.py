@@ -139,7 +139,7 @@ def test_channels_last_gives_the_same_and_stays_so(form):
 
 
 @pytest.mark.parametrize("init", ["dct", "blur"])
-def test_both_ways_of_another_start(init):
+def test_down_and_up_of_another_init(init):
     network = unet(f"tpl-{init}", 4, 64)
     for layer in (network.down4, network.up4):
         expected = INITS[init](torch.empty(8, 4))
@@ -159,7 +159,7 @@ def test_one_seed_gives_all_forms_the_same_convolutions():
 
 
 @EVERY_FORM
-def test_starts_as_in_keras(form):
+def test_initialized_as_in_keras(form):
     for layer in unet(form, 16, 64).modules():
         if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
             first, second, *window = layer.weight.shape

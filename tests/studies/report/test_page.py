@@ -182,7 +182,7 @@ def test_several_runs_are_compared_by_what_sets_them_apart(run, tmp_path):
     text = text_of(page)
     assert "channels 16 64" in text
     assert "epochs 5 3" in text
-    assert "2 runs side by side" in text
+    assert "Comparison of 2 runs" in text
     medians = [
         [number(row.last[1]) for row in read_run(folder).comparisons if row.model == "base"]
         for folder in folders

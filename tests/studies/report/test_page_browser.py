@@ -107,7 +107,7 @@ def test_every_chart_is_drawn(opened):
 
 def test_markup_in_names_is_shown_and_not_run(opened):
     driver = opened()
-    assert driver.title == "2 runs side by side"
+    assert driver.title == "Comparison of 2 runs"
     text = driver.find_element("tag name", "body").get_attribute("textContent")
     assert "</script><script>document.title = 'run'</script>" in text
     assert "<img src=x onerror=x>-" in text

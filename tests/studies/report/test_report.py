@@ -211,18 +211,6 @@ def test_trials_with_other_numbers_of_images_have_each_their_own(run):
     assert (found.low, found.high) == pytest.approx(expected)
 
 
-def test_without_the_numbers_of_images_there_is_no_interval_and_no_verdict(run):
-    def unknown(results):
-        worse = pl.when(pl.col("model") == "tpl1").then(9.0).otherwise(pl.col("loss"))
-        return results.drop("train_images", "validation_images").with_columns(loss=worse)
-
-    found = read_run(run(change=unknown))
-    row = next(r for r in found.comparisons if (r.metric, r.model) == ("loss", "tpl1"))
-    assert np.isnan(row.difference.low)
-    assert tables.verdict(found, row) == "undecided"
-    assert "numbers of training and validation images are not recorded" in as_markdown(found)
-
-
 def data_of(study, images, share):
     """The study's samples, with two copies of each image."""
     config = resolve(STUDIES[study], "smoke", None, {"train_share": share})

@@ -1,11 +1,11 @@
 """Augmented copies of images, made in advance and cached (the paper's sections 3.2 and 3.3).
 
-A copy is the image under one affine map; what lies outside takes the value of the nearest border
-pixel. A mask goes through the same map, by its nearest pixel, and so stays 0 and 1; brightness and
-colour change in the image alone.
+A copy is the image under one affine map. Pixels from outside take the value of the nearest border
+pixel. A mask goes through the same map with nearest-pixel sampling, so it stays 0 and 1. Brightness
+and colour change in the image alone.
 
-What the paper leaves open is done as in Keras, which it used: every number is uniform in its range,
-and shift and zoom are drawn for each axis.
+The paper used Keras. Details that the paper leaves open are as in Keras: every number is uniform in
+its range, and shift and zoom are drawn for each axis.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch.nn.functional import grid_sample
 
 from ..errors import StudyError
 from .cache import about, cached
-from .images import ImageSet, rows_of
-from .stored import create_array, open_array, open_stored, require_disk, store_known
+from .images import KNOWN, ImageSet
+from .stored import create_array, open_array, open_stored, save
 
 CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
 MOST_COPIES = 10_000  # of each original
@@ -36,10 +36,10 @@ class Augmentation:
     """The ranges of the differences between a copy and its original.
 
     Args:
-        rotation: degrees, to either side.
-        shift: share of the side, to either side, along each axis.
+        rotation: degrees, in both directions.
+        shift: share of the image's size, in both directions, along each axis.
         zoom: the scale of each axis is 1 − zoom … 1 + zoom.
-        shear: radians, to either side.
+        shear: radians, in both directions.
         flip_horizontal: mirror left and right in half of the copies.
         flip_vertical: mirror top and bottom in half of the copies.
         brightness: the range of the factor on all grey levels.
@@ -55,16 +55,6 @@ class Augmentation:
     brightness: tuple[float, float] = (1.0, 1.0)
     colour: float = 0.0
 
-    def __post_init__(self) -> None:
-        for name in ("rotation", "shift", "zoom", "shear", "colour"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"Expected {name} ≥ 0, got {getattr(self, name)}.")
-        if self.zoom >= 1:
-            raise ValueError(f"Expected a zoom below 1, got {self.zoom}.")
-        low, high = self.brightness
-        if not 0 <= low <= high:
-            raise ValueError(f"Expected brightness as (low, high), got {self.brightness}.")
-
 
 @dataclass(frozen=True)
 class Change:
@@ -74,7 +64,7 @@ class Change:
 
     Args:
         rotation: degrees, counter-clockwise as seen.
-        shift: share of the side; positive moves the content right and down.
+        shift: share of the image's size; positive moves the content right and down.
         zoom: above 1 the content grows.
         shear: radians; the content below the centre leans right.
         flip: mirror left and right; top and bottom.
@@ -92,7 +82,7 @@ class Change:
 
 
 def draw(augmentation: Augmentation, seed: int, image: int, copy: int) -> Change:
-    """The change that makes this copy of this image; it depends on these four alone.
+    """Return the change that makes this copy of this image; it depends on these four alone.
 
     >>> turned = Augmentation(rotation=10)
     >>> draw(turned, seed=0, image=5, copy=1) == draw(turned, seed=0, image=5, copy=1)
@@ -128,17 +118,13 @@ def draw(augmentation: Augmentation, seed: int, image: int, copy: int) -> Change
 def augment(
     images: NDArray[np.uint8], masks: NDArray[np.uint8] | None, changes: Sequence[Change]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None]:
-    """Image k with change k, and its mask with the same geometry.
+    """Return image k with change k, and its mask with the same geometry.
 
     Args:
         images: ``(N, H, W)`` gray or ``(N, H, W, 3)`` RGB.
         masks: ``(N, H, W)`` of 0 and 1, or none.
         changes: N of them, from :func:`draw` or written out.
     """
-    if len(changes) != len(images):
-        raise ValueError(f"Expected a change for each of {len(images)} images, got {len(changes)}.")
-    if masks is not None and masks.shape != images.shape[:3]:
-        raise ValueError(f"Expected masks of shape {images.shape[:3]}, got {masks.shape}.")
     if not len(images):
         return images.copy(), None if masks is None else masks.copy()
     grid = _grid(changes, *images.shape[1:3])
@@ -164,8 +150,8 @@ def _sample(x: Tensor, grid: Tensor, mode: str) -> Tensor:
 def _grid(changes: Sequence[Change], height: int, width: int) -> Tensor:
     """Return each output pixel's source, ``(N, H, W, 2)``, as ``grid_sample`` takes it.
 
-    ``affine_grid`` would do this by a matrix product, whose last bits may depend on how many images
-    there are. Here every pixel is computed by itself, so a copy does not depend on its chunk.
+    ``affine_grid`` uses a matrix product, whose last bits may depend on the number of images. Here
+    every pixel is computed by itself, so a copy does not depend on its chunk.
     """
     maps = [_source(change, height, width) for change in changes]
     A = torch.tensor(np.stack([a for a, _ in maps]), dtype=torch.float32)[..., None, None]
@@ -178,7 +164,7 @@ def _grid(changes: Sequence[Change], height: int, width: int) -> Tensor:
 
 
 def _source(change: Change, height: int, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A and b of ``source = A · pixel + b``, in pixels from the centre: the change undone."""
+    """Return A and b of ``source = A · pixel + b`` in pixels from the centre: the inverse map."""
     angle = math.radians(change.rotation)
     cos, sin = math.cos(angle), math.sin(angle)
     unrotate = np.array([[cos, -sin], [sin, cos]])
@@ -193,7 +179,7 @@ def _source(change: Change, height: int, width: int) -> tuple[NDArray[Any], NDAr
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """Copies, the original of each, and where they are kept.
+    """Copies, the original of each, and the folder of the cache that holds them.
 
     Args:
         images: the copies, memory-mapped, with the labels, groups and names of their originals.
@@ -218,7 +204,7 @@ def make_copies(
     cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Copies:
-    """The copies of these images, from the cache where they were made before.
+    """Return the copies of these images, from the cache if they were made before.
 
     An image's copies depend on its row, the seed and the augmentation only: the first two of seven
     are the same as both of two.
@@ -229,15 +215,36 @@ def make_copies(
         copies: how many of each image, or of each image of a class by the class's name.
         augmentation: how far they may differ from the original.
         seed: another seed gives other copies.
-        cache: where caches go; default the user's.
+        cache: the folder of the cache; default the user's.
         progress: called with the number of copies made and to make.
     """
     numbers = _numbers(images, copies)
 
     def make(folder: Path) -> None:
-        require_disk(int(numbers.sum()) * math.prod(images.images.shape[1:]), folder)
+        shape = (int(numbers.sum()), *images.images.shape[1:])
+        to = create_array(folder / "images.npy", shape, np.uint8)
+        masks = images.masks
+        to_masks = (
+            None if masks is None else create_array(folder / "masks.npy", shape[:3], np.uint8)
+        )
         of = np.repeat(np.arange(len(images)), numbers)
-        _fill(folder, images, of, augmentation, seed, progress)
+        known = {name: getattr(images, name) for name in KNOWN}
+        known = {name: None if array is None else array[of] for name, array in known.items()}
+        save(folder, images.class_names, {**known, "of": of})
+        copy = np.arange(len(of)) - np.searchsorted(of, of)  # 0, 1, … within each original
+        for start in range(0, len(of), CHUNK):
+            chunk = slice(start, start + CHUNK)
+            rows = of[chunk]
+            changes = [
+                draw(augmentation, seed, int(i), int(k))
+                for i, k in zip(rows, copy[chunk], strict=True)
+            ]
+            mask = None if masks is None else masks[rows]
+            to[chunk], made = augment(images.images[rows], mask, changes)
+            if to_masks is not None:
+                to_masks[chunk] = made
+            if progress is not None:
+                progress(start + len(rows), len(of))
 
     key = {
         "originals": folder_of_originals.name,
@@ -250,23 +257,20 @@ def make_copies(
 
 
 def open_copies(folder: Path) -> Copies:
-    """Copies made before, in this folder; nothing is read yet."""
-    of = open_array(folder / "of.npy")
-    return Copies(open_stored(folder), of, folder)
+    """Open copies made before, in this folder; nothing is read yet."""
+    return Copies(open_stored(folder), open_array(folder / "of.npy"), folder)
 
 
 def rows_for(copies: Copies, rows: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """The rows of all copies whose original is among these rows: what training may see."""
+    """Return the rows of all copies whose original is among these rows."""
     return np.flatnonzero(np.isin(copies.of, np.asarray(rows, np.int64)))
 
 
 def _numbers(images: ImageSet, copies: Mapping[str, int] | int) -> NDArray[np.int64]:
     """Return the number of copies of each image."""
     given = [copies] if isinstance(copies, int) else list(copies.values())
-    if any(number < 0 for number in given):
-        raise ValueError(f"Expected a number of copies ≥ 0, got {min(given)}.")
-    if any(number > MOST_COPIES for number in given):
-        raise StudyError(f"Expected at most {MOST_COPIES} copies of each image, got {max(given)}.")
+    if not all(0 <= number <= MOST_COPIES for number in given):
+        raise StudyError(f"Expected 0 to {MOST_COPIES} copies of each image, got {given}.")
     if isinstance(copies, int):
         return np.full(len(images), copies, np.int64)
     if images.labels is None or set(copies) != set(images.class_names):
@@ -275,35 +279,3 @@ def _numbers(images: ImageSet, copies: Mapping[str, int] | int) -> NDArray[np.in
             f"got {', '.join(copies)}."
         )
     return np.array([copies[name] for name in images.class_names], np.int64)[images.labels]
-
-
-def _fill(
-    folder: Path,
-    images: ImageSet,
-    of: NDArray[np.int64],
-    augmentation: Augmentation,
-    seed: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    shape = (len(of), *images.images.shape[1:])
-    copies = create_array(folder / "images.npy", shape, np.uint8)
-    copied_masks = None
-    if images.masks is not None:
-        copied_masks = create_array(folder / "masks.npy", shape[:3], np.uint8)
-    np.save(folder / "of.npy", of, allow_pickle=False)
-    store_known(rows_of(images.known(), of), images.class_names, folder)
-
-    copy = np.arange(len(of)) - np.searchsorted(of, of)  # 0, 1, … within each original
-    for start in range(0, len(of), CHUNK):
-        rows = of[start : start + CHUNK]
-        changes = [
-            draw(augmentation, seed, int(i), int(k))
-            for i, k in zip(rows, copy[start : start + CHUNK], strict=True)
-        ]
-        masks = None if images.masks is None else images.masks[rows]
-        made, made_masks = augment(images.images[rows], masks, changes)
-        copies[start : start + len(rows)] = made
-        if copied_masks is not None:
-            copied_masks[start : start + len(rows)] = made_masks
-        if progress is not None:
-            progress(start + len(rows), len(of))

@@ -1,8 +1,8 @@
-"""The cache: folders of arrays that take long to make, each under a key of all that went into it.
+"""The cache: folders of arrays that take long to compute, each under a key of all that went in.
 
-A folder is filled under another name and then renamed, so a folder that exists is complete. It
-holds ``entry.json``: the key, a description for people, and a checksum of each file, which is
-compared whenever a run starts to use the folder.
+A folder is filled under a temporary name and then renamed, so a folder that exists is complete.
+Its ``entry.json`` has the key, a description, and one checksum of all other files, which is
+compared whenever a run opens the folder.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from filelock import FileLock, Timeout
 
 from ..errors import StudyError
 
-FORMAT = 3  # part of every key: raised when stored arrays change their meaning
+FORMAT = 4  # part of every key: raised when stored arrays change their meaning
 ENTRY = "entry.json"
-# Only folders with such names belong to the cache: it may share its place with other files.
+# Only folders with these names belong to the cache, which may share its place with other files.
 NAME = re.compile(r"((images|copies|features)-[0-9a-f]{16})(\.[0-9a-f]+\.part|\.work)?")
 DAY = 24 * 60 * 60
 LOG = logging.getLogger(__name__)
@@ -39,14 +39,9 @@ LOG = logging.getLogger(__name__)
 def cache_folder() -> Path:
     """Return ``$TENSORPROJECTION_CACHE``, or the user's cache folder."""
     given = os.environ.get("TENSORPROJECTION_CACHE")
-    if not given:
-        return platformdirs.user_cache_path("tensorprojection")
-    try:
-        return Path(given).expanduser()
-    except RuntimeError:
-        raise StudyError(
-            f"TENSORPROJECTION_CACHE is {given}, but that user has no home folder. Give a path."
-        ) from None
+    if given:
+        return Path(os.path.expanduser(given))
+    return platformdirs.user_cache_path("tensorprojection")
 
 
 def cached(
@@ -58,15 +53,15 @@ def cached(
 ) -> Path:
     """Return the folder of ``kind`` and ``key``; ``make`` fills it if there is none yet.
 
-    Of several processes that want it at once, one makes it and the others wait. A corrupted folder
-    is made again, with a warning.
+    If several processes need a folder at once, one fills it and the others wait. A corrupted folder
+    is computed again, with a warning.
 
     Args:
         kind: "images", "copies" or "features"; it begins the folder's name.
         key: everything that the content depends on, in values that JSON can hold.
         make: writes the content into the folder that it is given.
-        root: where folders go; default :func:`cache_folder`.
-        about: for people: the study, and where the content came from.
+        root: the folder of the cache; default :func:`cache_folder`.
+        about: a description: the study, and the source of the content.
     """
     root = cache_folder() if root is None else root
     text = json.dumps({"format": FORMAT, **key}, sort_keys=True)
@@ -79,75 +74,66 @@ def cached(
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
             if place.is_dir() and (wrong := corruption(place)):
-                LOG.warning("%s is corrupted (%s): it is made again.", place, wrong)
-                _remove(place)
+                LOG.warning("%s is corrupted (%s): it is computed again.", place, wrong)
+                shutil.rmtree(place)
             if not place.is_dir():
                 _fill(place, json.loads(text), make, about or {})
         return place
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise StudyError(
-            f"Could not make the cache {place}: {error.strerror or error}{where}. "
-            "If there is no space, set TENSORPROJECTION_CACHE to a folder that has some."
+            f"Could not make the cache {place}: {error.strerror or error}{where}. If the disk is "
+            "full, ask for fewer or smaller images or fewer copies, free some space (tpl cache "
+            "clear), or set TENSORPROJECTION_CACHE to a folder on another disk."
         ) from error
-
-
-def checksum(folder: Path) -> str:
-    """Return the checksum of a folder's content: the same for the same files, whatever the key."""
-    files = json.dumps(_entry(folder)["files"], sort_keys=True)
-    return hashlib.sha256(files.encode()).hexdigest()
-
-
-def corruption(folder: Path) -> str | None:
-    """Return a clause that names a file that is not as it was written; None if all are."""
-    try:
-        known: dict[str, str] = _entry(folder)["files"]
-        found = _checksums(folder)
-    except StudyError:
-        return f"{ENTRY} is missing or cannot be read"
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    for name in sorted({*known, *found}):
-        if name not in found:
-            return f"{name} is missing"
-        if known.get(name) != found[name]:
-            return f"{name} has other content than was written"
-    return None
-
-
-def about(folder: Path) -> dict[str, str]:
-    """Return the description that a folder was made with; empty if it cannot be read."""
-    try:
-        return {str(name): str(value) for name, value in _entry(folder)["about"].items()}
-    except (StudyError, AttributeError):
-        return {}
-
-
-def _entry(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / ENTRY).read_text())
-        if isinstance(found["files"], dict):
-            return {"about": {}, **found}
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise StudyError(f"Could not read {folder / ENTRY}. Start the same command once more.")
 
 
 def _fill(place: Path, key: Any, make: Callable[[Path], None], about: Mapping[str, str]) -> None:
     for left in place.parent.glob(f"{place.name}.*.part"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    beside = _beside(place)
-    beside.mkdir()
+    part = place.with_name(f"{place.name}.{secrets.token_hex(8)}.part")
+    part.mkdir()
     try:
-        make(beside)
-        entry = {"key": key, "about": dict(about), "files": _checksums(beside)}
-        (beside / ENTRY).write_text(json.dumps(entry, indent=1))
-        beside.rename(place)
+        make(part)
+        entry = {"key": key, "about": dict(about), "sha256": _digest(part)}
+        (part / ENTRY).write_text(json.dumps(entry, indent=1))
+        part.rename(place)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def _checksums(folder: Path) -> dict[str, str]:
+def checksum(folder: Path) -> str:
+    """Return the checksum that a folder was written with; it depends on the files alone."""
+    if "sha256" not in (entry := _entry(folder)):
+        raise StudyError(f"Could not read {folder / ENTRY}. Run the same command again.")
+    return str(entry["sha256"])
+
+
+def corruption(folder: Path) -> str | None:
+    """Return what is wrong with a folder; None if its files are as they were written."""
+    try:
+        return None if checksum(folder) == _digest(folder) else "its files have changed"
+    except StudyError:
+        return f"{ENTRY} is missing or cannot be read"
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+
+
+def about(folder: Path) -> dict[str, str]:
+    """Return the description of a folder; empty if it cannot be read."""
+    found = _entry(folder).get("about", {})
+    return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _entry(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / ENTRY).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _digest(folder: Path) -> str:
     files = sorted(path for path in folder.iterdir() if path.name != ENTRY)
 
     def sha256(path: Path) -> str:
@@ -155,19 +141,8 @@ def _checksums(folder: Path) -> dict[str, str]:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return dict(zip((path.name for path in files), pool.map(sha256, files), strict=True))
-
-
-def _beside(place: Path) -> Path:
-    """Return a temporary name beside the folder, which nobody can guess and prepare."""
-    return place.with_name(f"{place.name}.{secrets.token_hex(8)}.part")
-
-
-def _remove(place: Path) -> None:
-    """Remove a folder; nobody sees it half removed."""
-    away = _beside(place)
-    place.rename(away)
-    shutil.rmtree(away)
+        found = dict(zip((path.name for path in files), pool.map(sha256, files), strict=True))
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 # Listing and clearing
@@ -200,13 +175,12 @@ def entries(root: Path | None = None) -> list[Entry]:
         if match is None or path.is_symlink() or not path.is_dir():
             continue
         with suppress(FileNotFoundError):  # removed meanwhile
-            told = about(path)
+            known = about(path)
             size = sum(file.lstat().st_size for file in path.rglob("*"))
             used = (path / ENTRY if (path / ENTRY).exists() else path).stat().st_mtime
             kind = "unfinished" if match[3] else match[2]
-            found.append(
-                Entry(path, kind, told.get("study", ""), told.get("source", ""), size, used)
-            )
+            study, source = known.get("study", ""), known.get("source", "")
+            found.append(Entry(path, kind, study, source, size, used))
     return sorted(found, key=lambda entry: -entry.used)
 
 
@@ -229,7 +203,7 @@ def clear(
         place = entry.path.name.partition(".")[0]  # of the complete folder
         try:
             with FileLock(entry.path.with_name(f"{place}.lock"), timeout=0):
-                _remove(entry.path)
+                shutil.rmtree(entry.path)
             removed.append(entry)
         except Timeout:
             left.append((entry, "it is being made"))

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import StudyError
-from .decode import Progress, UnreadableError, binary, in_threads, open_image, read, to_mode
-from .folders import DatasetFiles, Item, find, guess
-from .images import ImageKind, ImageSet, Mode, missing
-from .npz import read_npz
-from .sources import Patients, path_kind
+from .decode import Progress, UnreadableError, binary, in_threads, picture, to_mode
+from .folders import Dataset, Item
+from .images import ImageKind, ImageSet, Mode
+from .sources import Patients, path_kind, read_dataset
 from .splits import Split, split
 
 UNDIVIDED = "all"
@@ -36,8 +35,8 @@ class Report:
     classes: dict[str, dict[str, int]]  # class → part → number of images
     sizes: dict[str, int]  # "width × height" → number of images, most common first
     patients: int | None
-    problems: Found = field(default_factory=dict)
-    notes: Found = field(default_factory=dict)
+    problems: Found
+    notes: Found
 
     @property
     def ok(self) -> bool:
@@ -50,10 +49,8 @@ class Report:
     def lines(self) -> list[str]:
         """Return the sizes, notes and problems, one to a line."""
         found = [f"sizes: {_some([f'{size} ({n})' for size, n in self.sizes.items()])}"]
-        found += [f"{len(names)} {what}: {_some(names)}" for what, names in self.notes.items()]
-        found += [
-            f"Problem: {len(names)} {what}: {_some(names)}" for what, names in self.problems.items()
-        ]
+        for before, findings in (("", self.notes), ("Problem: ", self.problems)):
+            found += [f"{before}{len(n)} {what}: {_some(n)}" for what, n in findings.items()]
         return found + (["No problem found."] if self.ok else [])
 
 
@@ -62,215 +59,163 @@ def check(
     kinds: Sequence[ImageKind],
     *,
     patients: Patients | None = None,
-    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Read every image of a folder or an ``.npz``; of several kinds, guess which they are.
+    """Read every image of a folder or an ``.npz`` file.
 
     The rules are those of a run: what a run refuses is an error here, or one of the problems.
 
     Args:
         path: as :func:`~.sources.open_images` takes it.
-        kinds: what they may be.
+        kinds: what the images may be; the first kind that fits is taken.
         patients: each image's patient by its file's name.
-        workers: threads that decode; default one per core.
-        progress: called while files of a folder are read.
+        progress: called while images are read.
     """
-    path = Path(path)
-    if path_kind(path) == "folder":
-        found = find(kinds[0], path) if len(kinds) == 1 else guess(path, kinds)
-        table = _read_folder(found, workers, progress)
-    else:
-        table = _read_npz(path, kinds)
-    if patients:
-        table.patients = list(patients.of(table.names))
-    return table.report(str(path))
+    data = _read(Path(path), kinds)
+    items, kind = data.items, data.kind
+    seen = in_threads(lambda row: _look(items[row], kind.mode), len(items), "files", progress)
+    names = [item.image.name for item in items]
+    of_patients = patients.of(names) if patients else data.column("patient")
+    parts = [item.part or UNDIVIDED for item in items]
+    label_names = ["images" if i.label is None else data.class_names[i.label] for i in items]
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for name in ("images",) if kind.masks else data.class_names:
+        counts[name] = Counter()
+    for name, part in zip(label_names, parts, strict=True):
+        counts[name][part] += 1
+
+    def named(rows: Iterable[bool]) -> list[str]:
+        return [name for name, wanted in zip(names, rows, strict=True) if wanted]
+
+    across, contradicting, plain = _duplicates(names, parts, label_names, [s.digest for s in seen])
+    problems = {
+        "classes without an image": list(data.missing_classes()),
+        "unreadable files": [line for s in seen for line in s.unreadable],
+        "images without a mask": named(kind.masks and item.mask is None for item in items),
+        "masks of another size than their image": named(s.other_size for s in seen),
+        "images in more than one part": across,
+        "images under more than one label": contradicting,
+        "patients both in train and outside of it": _leaks(of_patients or (), parts),
+        "splits that a run would refuse": _impossible_splits(data, of_patients),
+    }
+    notes = {
+        "images stored more than once": plain,
+        "empty masks": named(s.empty for s in seen),
+        "other things beside the images": [data.ignored] if data.ignored else [],
+    }
+    return Report(
+        str(path),
+        kind.name,
+        len(items),
+        {name: dict(counter) for name, counter in counts.items()},
+        dict(Counter(s.size for s in seen if s.size).most_common()),
+        None if of_patients is None else len(set(of_patients)),
+        {what: names for what, names in problems.items() if names},
+        {what: names for what, names in notes.items() if names},
+    )
+
+
+def _read(path: Path, kinds: Sequence[ImageKind]) -> Dataset:
+    path_kind(path)  # an error about the path itself comes first
+    errors = []
+    # Masks last: each class of a data set may have folders images and masks as well.
+    for kind in sorted(kinds, key=lambda kind: kind.masks):
+        try:
+            return read_dataset(path, kind)
+        except StudyError as error:
+            if len(kinds) == 1:
+                raise
+            errors.append(f"{kind.name}: {error}")
+    raise StudyError(f"{path} fits none of the studies. {' '.join(errors)}")
 
 
 @dataclass
-class _Table:
-    """One value per image in each list; None where it is not known."""
-
-    kind: ImageKind
-    class_names: tuple[str, ...]  # empty for images with masks
-    names: list[str]
-    labels: list[int | None]
-    parts: list[str | None]
-    patients: list[str | None]
-    digests: list[bytes | None]
-    sizes: list[str | None]
-    problems: Found = field(default_factory=dict)
-    notes: Found = field(default_factory=dict)
-
-    def report(self, path: str) -> Report:
-        counts: dict[str, Counter[str]] = {c: Counter() for c in self.class_names or ("images",)}
-        for row, part in enumerate(self.parts):
-            counts[self.class_of(row) or "images"][part or UNDIVIDED] += 1
-        known = None not in self.patients
-        problems: Found = {}
-        if self.class_names:
-            problems["classes without an image"] = list(missing(self.class_names, self.labels))
-        problems |= self.problems
-        across, contradicting, plain = self.duplicates()
-        problems["images in more than one part"] = across
-        problems["images under more than one label"] = contradicting
-        if known:
-            problems["patients both in train and outside of it"] = self.leaks()
-        problems["splits that a run would refuse"] = self.impossible_splits()
-        notes = {"images stored more than once": plain, **self.notes}
-        return Report(
-            path,
-            self.kind.name,
-            len(self.names),
-            {name: dict(counter) for name, counter in counts.items()},
-            dict(Counter(size for size in self.sizes if size).most_common()),
-            len(set(self.patients)) if known else None,
-            {what: names for what, names in problems.items() if names},
-            {what: names for what, names in notes.items() if names},
-        )
-
-    def class_of(self, row: int) -> str:
-        label = self.labels[row]
-        return "" if label is None else self.class_names[label]
-
-    def duplicates(self) -> tuple[list[str], list[str], list[str]]:
-        """Return images of equal content: across parts, across classes, and within both."""
-        same: dict[bytes, list[int]] = defaultdict(list)
-        for row, digest in enumerate(self.digests):
-            if digest is not None:
-                same[digest].append(row)
-        across, contradicting, plain = [], [], []
-        for rows in same.values():
-            if len(rows) < 2:
-                continue
-            line = " = ".join(self.names[row] for row in rows)
-            parts, classes = (
-                {f(row) for row in rows} for f in (self.parts.__getitem__, self.class_of)
-            )
-            if len(parts) > 1:
-                across.append(line)
-            if len(classes) > 1:
-                contradicting.append(line)
-            if len(parts) == len(classes) == 1:
-                plain.append(line)
-        return across, contradicting, plain
-
-    def leaks(self) -> list[str]:
-        """Return patients both in train and in val or test, which count as one part."""
-        pairs = list(zip(self.patients, self.parts, strict=True))
-        inside = {str(patient) for patient, part in pairs if part == "train"}
-        outside = {str(patient) for patient, part in pairs if part not in (None, "train")}
-        return sorted(inside & outside, key=lambda patient: (len(patient), patient))
-
-    def impossible_splits(self) -> list[str]:
-        """Return what a run would say of a split by patient, and of the data set's own parts."""
-        if not self.class_names:
-            return []
-        hows: list[Split] = []
-        if None not in self.patients and len(set(self.patients)) > 1:
-            hows.append("patient")
-        if {"train"} < set(self.parts):
-            hows.append("as-shipped")
-        known = ImageSet(
-            np.broadcast_to(np.uint8(0), (len(self.names), 1, 1)),
-            labels=np.array(self.labels, np.int64),
-            class_names=self.class_names,
-            groups=np.unique([str(p) for p in self.patients], return_inverse=True)[1],
-            parts=np.array([str(part) for part in self.parts], np.str_),
-        )
-        found = []
-        for how in hows:
-            try:
-                split(known, how, seed=0)
-            except StudyError as error:
-                found.append(str(error).partition(". ")[0])
-        return found
-
-
-def _read_folder(found: DatasetFiles, workers: int | None, progress: Progress | None) -> _Table:
-    kind, items = found.kind, found.items
-    seen = [_Seen() for _ in items]
-
-    def one(row: int) -> None:
-        seen[row].look(items[row], kind.mode)
-
-    in_threads(one, len(items), workers, "files", progress)
-
-    def named(rows: Iterable[bool]) -> list[str]:
-        return [item.image.name for item, wanted in zip(items, rows, strict=True) if wanted]
-
-    return _Table(
-        kind,
-        () if kind.masks else kind.class_names,
-        [item.image.name for item in items],
-        [item.label for item in items],
-        [item.part for item in items],
-        [None if item.group is None else str(item.group) for item in items],
-        [s.digest for s in seen],
-        [s.size for s in seen],
-        {
-            "unreadable files": [line for s in seen for line in s.unreadable],
-            "images without a mask": named(kind.masks and item.mask is None for item in items),
-            "masks of another size than their image": named(s.other_size for s in seen),
-        },
-        {
-            "empty masks": named(s.empty for s in seen),
-            "masks without an image": list(found.stray_masks),
-            "other things beside the images": [found.ignored] if found.ignored else [],
-        },
-    )
-
-
 class _Seen:
-    """The findings about one image and its mask; decoding goes step by step, as in a run."""
+    """The findings about one image and its mask."""
 
-    def __init__(self) -> None:
-        self.digest: bytes | None = None
-        self.size: str | None = None
-        self.unreadable: list[str] = []
-        self.other_size = False
-        self.empty = False
+    digest: bytes | None = None
+    size: str | None = None
+    unreadable: list[str] = field(default_factory=list)
+    other_size: bool = False
+    empty: bool = False
 
-    def look(self, item: Item, mode: Mode) -> None:
-        image = None
+
+def _look(item: Item, mode: Mode) -> _Seen:
+    """Decode an image and its mask step by step, as a run does."""
+    seen, image = _Seen(), None
+    try:
+        image = picture(item.image)
+        pixels = to_mode(image, mode)
+        seen.digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+        seen.size = f"{image.width} × {image.height}"
+    except UnreadableError as error:
+        seen.unreadable.append(f"{item.image.name} {error}")
+    try:
+        if item.mask is not None:
+            mask = picture(item.mask)
+            seen.other_size = image is not None and mask.size != image.size
+            seen.empty = binary(mask).getbbox() is None
+    except UnreadableError as error:
+        assert item.mask is not None
+        seen.unreadable.append(f"{item.mask.name} {error}")
+    return seen
+
+
+def _duplicates(
+    names: Sequence[str],
+    parts: Sequence[str],
+    classes: Sequence[str],
+    digests: Sequence[bytes | None],
+) -> tuple[list[str], list[str], list[str]]:
+    """Return images of equal pixels: across parts, across classes, and within both."""
+    same: dict[bytes, list[int]] = defaultdict(list)
+    for row, digest in enumerate(digests):
+        if digest is not None:
+            same[digest].append(row)
+    across, contradicting, plain = [], [], []
+    for rows in same.values():
+        line = " = ".join(names[row] for row in rows)
+        several_parts = len({parts[row] for row in rows}) > 1
+        several_classes = len({classes[row] for row in rows}) > 1
+        if several_parts:
+            across.append(line)
+        if several_classes:
+            contradicting.append(line)
+        if len(rows) > 1 and not several_parts and not several_classes:
+            plain.append(line)
+    return across, contradicting, plain
+
+
+def _leaks(patients: Sequence[str], parts: Sequence[str]) -> list[str]:
+    """Return patients both in train and in val or test, which count as one part."""
+    pairs = set(zip(patients, parts, strict=False))
+    inside = {patient for patient, part in pairs if part == "train"}
+    outside = {patient for patient, part in pairs if part in ("val", "test")}
+    return sorted(inside & outside, key=lambda patient: (len(patient), patient))
+
+
+def _impossible_splits(data: Dataset, patients: Sequence[str] | None) -> list[str]:
+    """Return the splits that would leave a class in one part only: by patient, as shipped."""
+    labels, parts = data.column("label"), data.column("part")
+    hows: list[Split] = []
+    if labels is not None and patients is not None and len(set(patients)) > 1:
+        hows.append("patient")
+    if labels is not None and parts is not None and {"train"} < set(parts):
+        hows.append("as-shipped")
+    found = []
+    for how in hows:
+        known = ImageSet(
+            np.broadcast_to(np.uint8(0), (len(data.items), 1, 1)),
+            labels=np.array(labels, np.int64),
+            class_names=data.class_names,
+            groups=np.unique(patients or [""] * len(data.items), return_inverse=True)[1],
+            parts=np.array(parts or [""] * len(data.items), np.str_),
+        )
         try:
-            content = read(item.image)
-            if content:
-                self.digest = hashlib.blake2b(content, digest_size=16).digest()
-            image = open_image(content)
-            to_mode(image, mode)
-            self.size = f"{image.width} × {image.height}"
-        except UnreadableError as error:
-            self.unreadable.append(f"{item.image.name} {error}")
-        if item.mask is None:
-            return
-        try:
-            mask = open_image(read(item.mask))
-            self.other_size = image is not None and mask.size != image.size
-            self.empty = binary(mask).getbbox() is None
-        except UnreadableError as error:
-            self.unreadable.append(f"{item.mask.name} {error}")
-
-
-def _read_npz(path: Path, kinds: Sequence[ImageKind]) -> _Table:
-    kind, images, patients = read_npz(path, kinds)
-    count = len(images)
-    names = [f"row {i}" for i in range(count)] if images.names is None else images.names.tolist()
-    height, width = images.images.shape[1:3]
-    empty = []
-    if images.masks is not None:
-        empty = [names[row] for row in np.flatnonzero(~images.masks.any(axis=(1, 2)))]
-    return _Table(
-        kind,
-        () if images.labels is None else images.class_names,
-        names,
-        [None] * count if images.labels is None else images.labels.tolist(),
-        [None] * count if images.parts is None else images.parts.tolist(),
-        list(patients) if patients else [None] * count,
-        [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in images.images],
-        [f"{width} × {height}"] * count,
-        notes={"empty masks": empty},
-    )
+            split(known, how, seed=0)
+        except StudyError as error:
+            found.append(str(error).partition(". ")[0])
+    return found
 
 
 def _some(names: Sequence[str]) -> str:

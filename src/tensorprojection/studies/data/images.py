@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ..errors import StudyError
 
 Mode = Literal["L", "RGB"]  # Pillow's names for gray and for colour
 # The fields of an ImageSet that hold one value per image, and all that hold arrays.
@@ -23,7 +21,7 @@ ARRAYS = ("images", "masks", *KNOWN)
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images and, where known, their labels, masks, patients and names. Row i is image i.
+    """Images with their labels, masks, patients and names, if these are known. Row i is image i.
 
     >>> images = ImageSet(np.zeros((3, 96, 96), np.uint8), labels=np.array([0, 1, 1]),
     ...                   class_names=("NORMAL", "DRUSEN"))
@@ -33,12 +31,11 @@ class ImageSet:
     Args:
         images: uint8, ``(N, H, W)`` gray or ``(N, H, W, 3)`` RGB.
         labels: int64, ``(N,)``, indices into ``class_names``.
-        masks: uint8, ``(N, H, W)``, 1 where the object is and 0 elsewhere.
+        masks: uint8, ``(N, H, W)``, 1 inside the object and 0 outside.
         class_names: the classes, in the order of the labels.
         groups: int64, ``(N,)``: images that must not be split apart (one patient's) share a number.
-        names: str, ``(N,)``: file names, or whatever tells images apart.
-        parts: str, ``(N,)``: "train", "val" or "test", where the data set comes divided.
-        checked: the values were checked before, so they need not be read now.
+        names: str, ``(N,)``: file names, or other names that tell images apart.
+        parts: str, ``(N,)``: "train", "val" or "test", if the data set comes divided.
     """
 
     images: NDArray[np.uint8]
@@ -48,34 +45,25 @@ class ImageSet:
     groups: NDArray[np.int64] | None = None
     names: NDArray[np.str_] | None = None
     parts: NDArray[np.str_] | None = None
-    checked: InitVar[bool] = False
 
-    def __post_init__(self, checked: bool) -> None:
+    def __post_init__(self) -> None:
         shape = self.images.shape
         if self.images.dtype != np.uint8:
             raise TypeError(f"Expected images of type uint8, got {self.images.dtype}.")
         if not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)):
             raise ValueError(f"Expected images of shape (N, H, W) or (N, H, W, 3), got {shape}.")
-        for name in ("labels", "groups"):
-            self._check_rows(name, (shape[0],), "int64")
-        for name in ("names", "parts"):
-            self._check_rows(name, (shape[0],), "str")
-        self._check_rows("masks", shape[:3], "uint8")
-        if not checked:
-            self._check_values()
-
-    def _check_rows(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        array: NDArray[Any] | None = getattr(self, name)
-        if array is None:
-            return
-        if array.shape != shape:
-            raise ValueError(
-                f"Expected {name} of shape {shape}, one row per image, got {array.shape}."
-            )
-        if not (array.dtype.kind == "U" if dtype == "str" else array.dtype == dtype):
-            raise TypeError(f"Expected {name} of type {dtype}, got {array.dtype}.")
-
-    def _check_values(self) -> None:
+        types = dict(zip(ARRAYS[1:], ("uint8", "int64", "int64", "str", "str"), strict=True))
+        for name, dtype in types.items():
+            array: NDArray[Any] | None = getattr(self, name)
+            rows = shape[:3] if name == "masks" else shape[:1]
+            if array is not None and array.shape != rows:
+                raise ValueError(
+                    f"Expected {name} of shape {rows}, one row per image, got {array.shape}."
+                )
+            if array is not None and not (
+                array.dtype.kind == "U" if dtype == "str" else array.dtype == dtype
+            ):
+                raise TypeError(f"Expected {name} of type {dtype}, got {array.dtype}.")
         count = len(self.class_names)
         if self.labels is not None and self.labels.size:
             low, high = self.labels.min(), self.labels.max()
@@ -84,12 +72,6 @@ class ImageSet:
                     f"Expected labels from 0 to {count - 1}, as there are {count} class names, "
                     f"got {low} to {high}."
                 )
-        if self.masks is not None and self.masks.size and self.masks.max() > 1:
-            raise ValueError(f"Expected masks of 0 and 1 only, got a {self.masks.max()}.")
-
-    def known(self) -> dict[str, NDArray[Any] | None]:
-        """Return the labels, groups, names and parts by name; None if there are none."""
-        return {name: getattr(self, name) for name in KNOWN}
 
     def __len__(self) -> int:
         return len(self.images)
@@ -101,19 +83,9 @@ class ImageSet:
             counts = np.bincount(self.labels, minlength=len(self.class_names))
             classes = zip(self.class_names, counts, strict=True)
             parts.append("labels: " + ", ".join(f"{name} {count}" for name, count in classes))
-        parts += [
-            name
-            for name in ("masks", "groups", "names", "parts")
-            if getattr(self, name) is not None
-        ]
+        others = ("masks", "groups", "names", "parts")
+        parts += [name for name in others if getattr(self, name) is not None]
         return f"ImageSet({', '.join(parts)})"
-
-
-def rows_of(
-    known: Mapping[str, NDArray[Any] | None], rows: NDArray[np.integer[Any]]
-) -> dict[str, Any]:
-    """The rows of each array that there is."""
-    return {name: None if array is None else array[rows] for name, array in known.items()}
 
 
 @dataclass(frozen=True)
@@ -128,18 +100,18 @@ class ImageKind:
         name: the study's.
         class_names: the classes, in the order of the labels.
         mode: gray or colour.
-        masks: whether they come with masks, in place of labels.
-        phantoms: generates images, ``phantoms(count, seed=…, size=…)``; None where only real ones
-            will do.
+        masks: True if the images come with masks, in place of labels.
+        phantoms: generates images, ``phantoms(count, seed=…, size=…)``; None if there are only
+            real images.
         phantom_count: how many by default.
-        phantoms_version: raised when the phantoms change, so that none of an older kind are used.
-            Without one, it is the content of the file that makes them.
+        phantoms_version: raised when the phantoms change, so that cached ones are not used. By
+            default it is the content of the file that defines ``phantoms``.
         kaggle: the data set's name there.
         layout: how its folders look, for messages.
         class_aliases: other names of the classes' folders, without case, blanks and dashes.
         patient: matches a file's name, with the patient's number as its first group.
-        medmnist: the classes in the order of MedMNIST's file, where it has these images.
-        mask_folder: where the masks are, if not beside the images' folder.
+        medmnist: the classes in the order of MedMNIST's file, if MedMNIST has these images.
+        mask_folder: the folder of the masks, if it is not beside the images' folder.
     """
 
     name: str
@@ -158,30 +130,21 @@ class ImageKind:
 
     def __post_init__(self) -> None:
         if not self.layout:
-            usual = (
-                "images and masks, with files of the same names"
-                if self.masks
-                else f"{', '.join(self.class_names)}, each with its images, alone or in train, val "
-                "and test"
-            )
-            object.__setattr__(self, "layout", usual)
+            layout = "images and masks, with files of the same names"
+            if not self.masks:
+                names = ", ".join(self.class_names)
+                layout = f"{names}, each with its images, alone or in train, val and test"
+            object.__setattr__(self, "layout", layout)
 
     def shape(self, count: int, size: int) -> tuple[int, ...]:
-        """Of ``count`` images of ``size × size``."""
+        """Return the shape of ``count`` images of ``size × size``."""
         return (count, size, size, 3) if self.mode == "RGB" else (count, size, size)
 
     def key(self) -> dict[str, Any]:
-        """Everything here that decides which arrays come out of a given source."""
-        rule = self.patient
-        return {
-            "study": self.name,
-            "class_names": self.class_names,
-            "mode": self.mode,
-            "masks": self.masks,
-            "class_aliases": dict(self.class_aliases),
-            "patient": None if rule is None else [rule.pattern, rule.flags],
-            "medmnist": self.medmnist,
-        }
+        """Return everything here that decides which arrays come out of a given source."""
+        names = ("name", "class_names", "mode", "masks", "class_aliases", "medmnist")
+        rule = None if self.patient is None else [self.patient.pattern, self.patient.flags]
+        return {name: getattr(self, name) for name in names} | {"patient": rule}
 
     def made_by(self) -> int | str:
         """Return a version of the code that makes phantoms, for the cache's key."""
@@ -191,21 +154,3 @@ class ImageKind:
         source = inspect.getsourcefile(inspect.unwrap(self.phantoms))
         content = Path(source).read_bytes() if source is not None else b""
         return hashlib.sha256(content).hexdigest()
-
-
-def missing(class_names: Sequence[str], labels: Container[int | None]) -> tuple[str, ...]:
-    """The classes without an image.
-
-    >>> missing(("NORMAL", "CNV", "DME"), {0, 2})
-    ('CNV',)
-    """
-    return tuple(name for i, name in enumerate(class_names) if i not in labels)
-
-
-def require_all(kind: ImageKind, without_image: Sequence[str], where: str) -> None:
-    """A network that never sees a class scores too well on the others."""
-    if without_image:
-        raise StudyError(
-            f"Expected images of {', '.join(kind.class_names)} in {where}, got none of "
-            f"{', '.join(without_image)}."
-        )

@@ -6,77 +6,50 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
+from numpy.lib.format import read_magic
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from ..errors import StudyError
 from .decode import open_regular
-from .folders import PARTS
+from .folders import PARTS, Dataset, File, Item
 from .images import ImageKind, ImageSet
 
 MEDMNIST_PARTS = ("train", "val", "test")
 LAYOUT = "an array images, or MedMNIST's train_images, val_images and test_images"
+# Errors of zipfile and NumPy for a file that is cut short, encrypted, compressed with an unknown
+# method, that holds Python objects, or whose headers claim more memory than there is.
+UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
+    *(ValueError, OSError, MemoryError),
+)
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[NpzFile]:
-    """Open an ``.npz`` file whose arrays are as large as they claim, and fit into memory.
-
-    ``numpy.load`` alone would allocate memory for any shape that a header claims. Arrays of Python
-    objects would need pickle, which may run code; they are refused.
-    """
+    """Open an ``.npz`` file whose arrays fit into memory; pickle is never loaded."""
     try:
         with open_regular(path) as raw, NpzFile(raw, allow_pickle=False) as file:
             assert file.zip is not None
-            _check_headers(path, file.zip)
+            needed = sum(info.file_size for info in file.zip.infolist())
+            if needed > (memory := memory_bytes()):
+                raise StudyError(
+                    f"{path} holds {needed / 1e9:.1f} GB of arrays, but there are "
+                    f"{memory / 1e9:.1f} GB of memory. Give a folder of image files instead."
+                )
+            for info in file.zip.infolist():
+                with file.zip.open(info) as member:
+                    read_magic(member)  # NumPy would return the bytes of any other file
             yield file
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        NotImplementedError,  # a compression that zipfile does not know
-        RuntimeError,  # encrypted
-        ValueError,
-        OSError,
-    ) as error:
-        reason = getattr(error, "strerror", None) or f"{error}\n".splitlines()[0]
+    except UNREADABLE as error:
+        reason = getattr(error, "strerror", None) or f"{error}\n".splitlines()[0].rstrip(".")
         raise StudyError(f"Could not read {path} as .npz: {reason}.") from error
-
-
-def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
-    members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-    if len({info.filename for info in members}) < len(members):
-        raise StudyError(f"Expected each array once in {path}, got one more than once.")
-    for info in members:
-        name = info.filename.removesuffix(".npy")
-        with archive.open(info) as file:
-            newer = npy.read_magic(file) != (1, 0)
-            read_header = npy.read_array_header_2_0 if newer else npy.read_array_header_1_0
-            shape, _, dtype = read_header(file)
-            size = info.file_size - file.tell()
-        if dtype.hasobject:
-            raise StudyError(
-                f"Expected arrays of numbers or text in {path}, got {name} of Python objects, "
-                "which are not read: they could run code."
-            )
-        if math.prod(shape) * dtype.itemsize != size:
-            raise StudyError(
-                f"Expected {name} in {path} to be as large as its header says, {shape} of {dtype}, "
-                f"got {size} bytes."
-            )
-    needed, memory = sum(info.file_size for info in members), memory_bytes()
-    if needed > memory:
-        raise StudyError(
-            f"{path} holds {needed / 1e9:.1f} GB of arrays, but there are {memory / 1e9:.1f} GB of "
-            "memory. Give a folder of image files instead."
-        )
 
 
 def memory_bytes() -> float:
@@ -87,129 +60,106 @@ def memory_bytes() -> float:
         return math.inf
 
 
-def read_npz(path: Path, kinds: Sequence[ImageKind]) -> tuple[ImageKind, ImageSet, list[str]]:
-    """Read all images of a file; of several kinds, guess which they are.
-
-    Returns:
-        the kind, the images at the file's own size, and the patients as the file calls them,
-        empty without any.
-    """
+def read_npz(path: Path, kind: ImageKind) -> Dataset:
+    """Read all images of a file."""
     with open_npz(path) as file:
         try:
             if "images" in file.files:
-                return _plain(path, file, kinds)
+                return _plain(file, kind)
             if any(f"{part}_images" in file.files for part in MEDMNIST_PARTS):
-                return (*_medmnist(path, file, kinds), [])
-        except (ValueError, TypeError) as error:  # of an ImageSet: arrays do not fit each other
-            raise StudyError(f"{path}: {error}") from error
-        got = ", ".join(sorted(file.files)) or "no arrays"
-        raise StudyError(f"Expected in {path} {LAYOUT}, got {got}.")
+                return _medmnist(file, kind)
+            raise ValueError(f"Expected {LAYOUT}, got {', '.join(file.files) or 'no arrays'}.")
+        except (ValueError, TypeError) as error:
+            raise StudyError(f"{path}: {str(error).partition(chr(10))[0]}") from error
 
 
-def _plain(
-    path: Path, file: NpzFile, kinds: Sequence[ImageKind]
-) -> tuple[ImageKind, ImageSet, list[str]]:
-    class_names = _class_names(path, file) if "class_names" in file.files else ()
-    kind = kinds[0] if len(kinds) == 1 else _guess(path, file, class_names, kinds)
-    labels = masks = None
+def _plain(file: NpzFile, kind: ImageKind) -> Dataset:
+    class_names = _class_names(file)
+    labels = masks = parts = patients = None
     if kind.masks:
-        masks, class_names = _masks(path, _array(path, file, "masks", kind)), kind.class_names
+        masks, class_names = _masks(_array(file, "masks")), kind.class_names
     else:
-        labels = _numbers(_array(path, file, "labels", kind))
-        _array(path, file, "class_names", kind)
+        labels = _numbers(_array(file, "labels"))
         if sorted(class_names) != sorted(kind.class_names):
-            raise StudyError(
-                f"Expected images of the classes {', '.join(kind.class_names)} in {path}, got "
+            raise ValueError(
+                f"Expected class_names with the classes {', '.join(kind.class_names)}, got "
                 f"{', '.join(class_names) or 'none'}."
             )
-    patients = _numbers(file["patient_ids"]) if "patient_ids" in file.files else None
-    groups = patients
-    if patients is not None and patients.dtype.kind == "U":
+    if "parts" in file.files:
+        parts = _parts(file["parts"])
+    if "patient_ids" in file.files:
+        patients = _numbers(file["patient_ids"]).astype(np.str_)
         if (patients == "").any():
             row = int(np.flatnonzero(patients == "")[0])
-            raise StudyError(
-                f"Expected a patient for every image in {path}, got none for row {row}."
-            )
-        groups = np.unique(patients, return_inverse=True)[1].astype(np.int64)
-    images = ImageSet(
-        _pixels(path, file, "images"),
-        labels,
-        masks,
-        class_names,
-        groups,
-        file["file_names"] if "file_names" in file.files else None,
-        _parts(path, file["parts"]) if "parts" in file.files else None,
-    )
-    return kind, images, [] if patients is None else [str(patient) for patient in patients]
+            raise ValueError(f"Expected a patient for every image, got none for row {row}.")
+    names = file["file_names"] if "file_names" in file.files else None
+    images = ImageSet(_pixels(file, "images"), labels, masks, class_names, None, names, parts)
+    return _dataset(kind, images, patients)
 
 
-def _guess(
-    path: Path, file: NpzFile, class_names: Sequence[str], kinds: Sequence[ImageKind]
-) -> ImageKind:
-    for kind in kinds:
-        if "masks" in file.files if kind.masks else set(class_names) == set(kind.class_names):
-            return kind
-    raise StudyError(
-        f"Could not tell which study {path} is for, as it has neither masks nor the class_names of "
-        "one. Name the study."
-    )
-
-
-def _medmnist(path: Path, file: NpzFile, kinds: Sequence[ImageKind]) -> tuple[ImageKind, ImageSet]:
-    kind = next((kind for kind in kinds if kind.medmnist), kinds[0])
+def _medmnist(file: NpzFile, kind: ImageKind) -> Dataset:
     if not kind.medmnist:
         what = "images and masks" if kind.masks else "images, labels and class_names"
-        raise StudyError(
-            f"Expected in {path} arrays {what}: MedMNIST has no file of the {kind.name} study."
-        )
+        raise ValueError(f"Expected arrays {what}: MedMNIST has no file of the {kind.name} study.")
     parts = [part for part in MEDMNIST_PARTS if f"{part}_images" in file.files]
-    pixels = [_pixels(path, file, f"{part}_images") for part in parts]
-    labels = [_numbers(_array(path, file, f"{part}_labels", kind)) for part in parts]
-    names = [
-        f"{part}/{i}" for part, some in zip(parts, pixels, strict=True) for i in range(len(some))
-    ]
-    # MedMNIST's files do not name their classes: only the numbers tell that these are other ones.
-    found = np.unique(np.concatenate(labels)).tolist()
+    pixels = [_pixels(file, f"{part}_images") for part in parts]
+    labels = np.concatenate([_numbers(_array(file, f"{part}_labels")) for part in parts])
+    # MedMNIST's files do not name their classes: only the numbers tell other classes apart.
+    found = np.unique(labels).tolist()
     if found != list(range(len(kind.medmnist))):
         shown = ", ".join(map(str, found[:12])) + (", …" if len(found) > 12 else "")
-        raise StudyError(
-            f"Expected in {path} MedMNIST's labels for {kind.name}, 0 to {len(kind.medmnist) - 1}, "
-            f"got the labels {shown}."
+        raise ValueError(
+            f"Expected MedMNIST's labels for {kind.name}, 0 to {len(kind.medmnist) - 1}, got the "
+            f"labels {shown}."
         )
-    return kind, ImageSet(
+    sizes = [len(some) for some in pixels]
+    names = [f"{part}/{i}" for part, n in zip(parts, sizes, strict=True) for i in range(n)]
+    images = ImageSet(
         np.concatenate(pixels),
-        np.concatenate(labels),
+        labels,
         class_names=kind.medmnist,
         names=np.array(names, np.str_),
-        parts=np.repeat(np.array(parts), [len(some) for some in pixels]),
+        parts=np.repeat(np.array(parts), sizes),
     )
+    return _dataset(kind, images, None)
 
 
-def _array(path: Path, file: NpzFile, name: str, kind: ImageKind) -> NDArray[Any]:
+def _dataset(kind: ImageKind, images: ImageSet, patients: NDArray[Any] | None) -> Dataset:
+    if patients is not None and patients.shape != (len(images),):
+        raise ValueError(f"Expected {len(images)} patient_ids, got shape {patients.shape}.")
+    items = []
+    for row, pixels in enumerate(images.images):
+        name = f"row {row}" if images.names is None else str(images.names[row])
+        mask = None if images.masks is None else File(f"mask of {name}", pixels=images.masks[row])
+        label = None if images.labels is None else int(images.labels[row])
+        patient = None if patients is None else str(patients[row])
+        part = None if images.parts is None else str(images.parts[row])
+        items.append(Item(File(name, pixels=pixels), label, patient, part, mask))
+    return Dataset(kind, images.class_names, items, named=images.names is not None)
+
+
+def _array(file: NpzFile, name: str) -> NDArray[Any]:
     if name not in file.files:
-        raise StudyError(f"Expected an array {name} in {path} for {kind.name}, got none.")
+        raise ValueError(f"Expected an array {name}, got {', '.join(file.files)}.")
     array: NDArray[Any] = file[name]
     return array
 
 
-def _pixels(path: Path, file: NpzFile, name: str) -> NDArray[np.uint8]:
+def _pixels(file: NpzFile, name: str) -> NDArray[np.uint8]:
     array: NDArray[Any] = file[name]
-    shape = array.shape
-    if array.dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)):
-        raise StudyError(
-            f"Expected {name} of type uint8 and shape (N, H, W) or (N, H, W, 3) in {path}, got "
-            f"{array.dtype}, {shape}."
+    if array.dtype != np.uint8 or array.ndim not in (3, 4) or 0 in array.shape:
+        raise ValueError(
+            f"Expected {name} of type uint8 and shape (N, H, W) or (N, H, W, 3), with at least one "
+            f"image, got {array.dtype}, {array.shape}."
         )
-    if 0 in shape:
-        raise StudyError(f"Expected {name} with at least one image in {path}, got {shape}.")
     return array
 
 
-def _masks(path: Path, array: NDArray[Any]) -> NDArray[np.uint8]:
+def _masks(array: NDArray[Any]) -> NDArray[np.uint8]:
     values = np.unique(array).tolist()
     if not (set(values) <= {0, 1} or set(values) <= {0, 255}):
-        raise StudyError(
-            f"Expected masks of 0 and 1, or of 0 and 255, in {path}, got the values "
+        raise ValueError(
+            "Expected masks of 0 and 1, or of 0 and 255, got the values "
             f"{', '.join(map(str, values[:6]))}."
         )
     return (array > 0).astype(np.uint8)
@@ -221,19 +171,21 @@ def _numbers(array: NDArray[Any]) -> NDArray[Any]:
     return flat.astype(np.int64) if flat.dtype.kind in "iu" else flat
 
 
-def _class_names(path: Path, file: NpzFile) -> tuple[str, ...]:
+def _class_names(file: NpzFile) -> tuple[str, ...]:
+    if "class_names" not in file.files:
+        return ()
     array: NDArray[Any] = file["class_names"]
     if array.ndim != 1 or array.dtype.kind != "U":
-        raise StudyError(
-            f"Expected class_names of shape (classes,) and type str in {path}, got {array.shape} "
-            f"of {array.dtype}."
+        raise ValueError(
+            f"Expected class_names of shape (classes,) and type str, got {array.shape} of "
+            f"{array.dtype}."
         )
     return tuple(map(str, array))
 
 
-def _parts(path: Path, given: NDArray[Any]) -> NDArray[np.str_]:
+def _parts(given: NDArray[Any]) -> NDArray[np.str_]:
     """Return train, val and test for whichever of their names the file uses, as for folders."""
     names = {str(name): PARTS.get(str(name).strip().lower()) for name in np.unique(given)}
     if unknown := [name for name, part in names.items() if part is None]:
-        raise StudyError(f"Expected parts of {', '.join(PARTS)} in {path}, got {unknown[0]!r}.")
+        raise ValueError(f"Expected parts of {', '.join(PARTS)}, got {unknown[0]!r}.")
     return np.array([names[str(name)] for name in given.reshape(-1)], np.str_)

@@ -1,4 +1,4 @@
-"""A study's images from wherever they are, brought to one size once and cached."""
+"""A study's images from a folder, an .npz file or a generator, resized once and cached."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ..errors import StudyError
 from .cache import cached
-from .decode import Progress, decode_into, fit, fit_mask, in_threads, open_regular, read_regular
-from .folders import File, Item, find
-from .images import ImageKind, ImageSet, missing, require_all, rows_of
+from .decode import Progress, decode_into, in_threads, open_regular, read_regular
+from .folders import Dataset, File, find
+from .images import ImageKind, ImageSet
 from .npz import memory_bytes, read_npz
 from .splits import subset
-from .stored import create_array, open_stored, require_disk, store, store_known
+from .stored import open_stored, save, store
 
 PHANTOMS = "phantoms"
-LARGEST = 4096  # pixels per side; the paper's largest images have 192
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -39,7 +37,7 @@ class Patients:
 
     Args:
         file: a CSV file with the columns ``file`` and ``patient``. A file is named as in the data
-            set's folder (``train/CNV/a.png``), or by its last part where that is unique.
+            set's folder (``train/CNV/a.png``), or by its last part if that is unique.
         pattern: a regular expression that is found in every file's name; its first group, or all of
             it, is the patient.
     """
@@ -54,7 +52,7 @@ class Patients:
             re.compile(self.pattern or "")
         except re.error as error:
             raise StudyError(
-                f"`patient_pattern` is no regular expression: {self.pattern!r} ({error})."
+                f"`patient_pattern` is not a regular expression: {self.pattern!r} ({error})."
             ) from None
 
     def __bool__(self) -> bool:
@@ -65,51 +63,49 @@ class Patients:
 
     def of(self, names: Sequence[str]) -> list[str]:
         """Return the patient of each of these files."""
-        return self._by_file(names) if self.file is not None else self._by_pattern(names)
-
-    def _by_pattern(self, names: Sequence[str]) -> list[str]:
+        known = {} if self.file is None else _read_csv(self.file)
+        last = Counter(_last(name) for name in names)
         found = []
         for name in names:
-            match = re.search(self.pattern or "", name.rpartition("/")[2])
-            patient = match[1 if match.re.groups else 0] if match else None
+            short = _last(name)
+            if self.file is not None:
+                patient = known.get(name) or (known.get(short) if last[short] == 1 else None)
+                rule = f"a line for every image in {self.file}, but there is none for {name}."
+            else:
+                match = re.search(self.pattern or "", short)
+                patient = match[1 if match.re.groups else 0] if match else None
+                rule = (
+                    f"{self.pattern!r} in the name of every image, but {name} has no match. Change "
+                    "`patient_pattern`, or list the patients in a file (`patients`)."
+                )
             if not patient:
-                raise StudyError(
-                    f"Expected {self.pattern!r} in the name of every image, but {name} has no "
-                    "match. Change `patient_pattern`, or list the patients in a file (`patients`)."
-                )
+                raise StudyError(f"Expected {rule}")
             found.append(patient)
         return found
 
-    def _by_file(self, names: Sequence[str]) -> list[str]:
-        assert self.file is not None
-        try:
-            text = read_regular(self.file).decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise StudyError(f"Could not read {self.file}: {reason}.") from error
-        rows = csv.DictReader(io.StringIO(text))
-        if not {"file", "patient"} <= set(rows.fieldnames or ()):
-            raise StudyError(
-                f"Expected the columns file and patient in {self.file}, got "
-                f"{', '.join(rows.fieldnames or ()) or 'none'}."
-            )
-        known = {row["file"]: row["patient"] for row in rows if row["file"] and row["patient"]}
-        last = Counter(name.rpartition("/")[2] for name in names)
-        found = []
-        for name in names:
-            short = name.rpartition("/")[2]
-            patient = known.get(name) or (known.get(short) if last[short] == 1 else None)
-            if patient is None:
-                raise StudyError(
-                    f"Expected a line for every image in {self.file}, but there is none for {name}."
-                )
-            found.append(patient)
-        return found
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _read_csv(path: Path) -> dict[str, str]:
+    try:
+        text = read_regular(path).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise StudyError(f"Could not read {path}: {reason}.") from error
+    rows = csv.DictReader(io.StringIO(text))
+    if not {"file", "patient"} <= set(rows.fieldnames or ()):
+        raise StudyError(
+            f"Expected the columns file and patient in {path}, got "
+            f"{', '.join(rows.fieldnames or ()) or 'none'}."
+        )
+    return {row["file"]: row["patient"] for row in rows if row["file"] and row["patient"]}
 
 
 def numbered(patients: Sequence[str]) -> NDArray[np.int64]:
     """Return patients that are numbers as they are, others by the order of their texts."""
-    if all(re.fullmatch(r"[0-9]{1,18}", patient) for patient in patients):
+    if all(re.fullmatch(r"-?[0-9]{1,18}", patient) for patient in patients):
         return np.array([int(patient) for patient in patients], np.int64)
     return np.unique(np.array(patients, np.str_), return_inverse=True)[1].astype(np.int64)
 
@@ -131,30 +127,6 @@ class CachedImages:
     unreadable: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The arguments of :func:`open_images`."""
-
-    kind: ImageKind
-    size: int
-    count: int | None
-    seed: int
-    skip_unreadable: bool
-    patients: Patients
-    workers: int | None
-    cache: Path | None
-    progress: Progress | None
-
-    def key(self) -> dict[str, Any]:
-        drawn = {} if self.count is None else {"count": self.count, "seed": self.seed}
-        kind, patients = self.kind.key(), self.patients.key()
-        return {"kind": kind, "size": self.size, "drawn": drawn, "patients": patients}
-
-    def described(self, path: Path) -> str:
-        drawn = "" if self.count is None else f", drawn with seed {self.seed}"
-        return f"{self.kind.name} images of {path}{drawn}"
-
-
 def open_images(
     kind: ImageKind,
     data: str | Path | None,
@@ -164,7 +136,6 @@ def open_images(
     seed: int = 0,
     skip_unreadable: bool = False,
     patients: Patients | None = None,
-    workers: int | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> CachedImages:
@@ -174,35 +145,97 @@ def open_images(
     file in its place is another one.
 
     Args:
-        kind: what they are, and where phantoms of them come from.
+        kind: classes, mode and layout of the images, and their phantoms.
         data: None or "phantoms" for generated images, a folder, or an ``.npz`` file.
-        size: side of the square images.
+        size: height and width of the images.
         count: how many phantoms; or how many real images, drawn at random with the classes in
             proportion, instead of all of them.
         seed: for the phantoms, or for that draw.
         skip_unreadable: leave out files that cannot be decoded, instead of an error.
         patients: each image's patient by its file's name.
-        workers: threads that decode; default one per core.
-        cache: where to keep what is made; default :func:`~.cache.cache_folder`.
+        cache: the folder of the cache; default :func:`~.cache.cache_folder`.
         progress: called while images are decoded.
     """
-    if not 1 <= size <= LARGEST:
-        raise StudyError(f"Expected a size from 1 to {LARGEST} pixels, got {size}.")
-    if count is not None and count < 1:
-        raise StudyError(f"Expected a count of at least 1 image, got {count}.")
-    if seed < 0:
-        raise StudyError(f"Expected a seed of 0 or more, got {seed}.")
-    rule = patients or Patients()
-    wanted = _Request(kind, size, count, seed, skip_unreadable, rule, workers, cache, progress)
+    rule, ignored = patients or Patients(), ""
+    key: dict[str, Any] = {"kind": kind.key(), "size": size, "count": count, "seed": seed}
+    make: Callable[[Path], None]
+
     if data is None or str(data) == PHANTOMS:
-        opened = _phantoms(wanted)
+        if rule:
+            raise StudyError(
+                "Phantoms have no patients. Leave `patients` and `patient_pattern` out."
+            )
+        key["count"] = number = kind.phantom_count if count is None else count
+        key["version"], make = _phantoms(kind, number, seed, size)
+        source = f"{kind.name} phantoms, seed {seed}"
     else:
         path = Path(data)
-        opened = (_folder if path_kind(path) == "folder" else _npz)(wanted, path)
-    if (labels := opened.images.labels) is not None:  # of what was drawn, and could be read
-        there = set(np.unique(labels).tolist())
-        require_all(kind, missing(opened.images.class_names, there), opened.source)
-    return opened
+        if count is None:
+            key["seed"] = None
+        key |= {"patients": rule.key(), "skip_unreadable": skip_unreadable}
+        drawn = "" if count is None else f", drawn with seed {seed}"
+        source = f"{kind.name} images of {path}{drawn}"
+        found = None
+        if path_kind(path) == "folder":
+            found = _drawn(read_dataset(path, kind), count, seed, source)
+            key["files"], ignored = _files_digest(found), found.ignored
+        else:
+            key["npz"] = file_digest(path)
+
+        def make(to: Path) -> None:
+            # An .npz is read only here: its checksum was enough for the key.
+            chosen = found or _drawn(read_dataset(path, kind), count, seed, source)
+            readable, unreadable = decode_into(
+                to,
+                chosen.items,
+                kind,
+                size,
+                skip_unreadable=skip_unreadable,
+                progress=progress,
+            )
+            save(to, chosen.class_names, _known(chosen, readable, rule))
+            (to / "unreadable.json").write_text(json.dumps(unreadable))
+
+    folder = cached("images", key, make, cache, {"study": kind.name, "source": source})
+    images, listed = open_stored(folder), folder / "unreadable.json"
+    unreadable = tuple(json.loads(listed.read_text())) if listed.exists() else ()
+    if images.labels is not None:  # of what was drawn, and could be read
+        _require_all(images.class_names, set(images.labels.tolist()), source)
+    height, width = images.images.shape[1:3]
+    left = f", {len(unreadable)} unreadable files left out" if unreadable else ""
+    beside = f", {ignored}" if ignored else ""
+    line = f"{source}: {len(images)} of {height} × {width}{left}{beside} ({folder.name})"
+    return CachedImages(images, folder, line, unreadable)
+
+
+def _phantoms(
+    kind: ImageKind, count: int, seed: int, size: int
+) -> tuple[int | str, Callable[[Path], None]]:
+    """Return the version of the phantoms' code, and a function that stores phantoms."""
+    generate = kind.phantoms
+    if generate is None:
+        raise StudyError(
+            f"The {kind.name} study has no phantoms. Give images, a folder or an .npz file, as "
+            "`data`."
+        )
+
+    def make(to: Path) -> None:
+        if 2 * math.prod(kind.shape(count, size)) > memory_bytes():
+            raise StudyError(
+                f"{count:,} phantoms of {size} × {size} do not fit into memory. Ask for fewer "
+                "`images` or a smaller `size`."
+            )
+        try:
+            store(generate(count, seed=seed, size=size), to)
+        except ValueError as error:  # a size too small for what the phantoms show
+            raise StudyError(str(error)) from error
+
+    return kind.made_by(), make
+
+
+def read_dataset(path: Path, kind: ImageKind) -> Dataset:
+    """Return the images of a folder or an .npz file."""
+    return find(kind, path) if path_kind(path) == "folder" else read_npz(path, kind)
 
 
 def path_kind(path: Path) -> Literal["folder", "npz"]:
@@ -219,11 +252,48 @@ def path_kind(path: Path) -> Literal["folder", "npz"]:
         raise StudyError(f"Expected a folder or an .npz file at {path}: {reason}.") from None
     if stat.S_ISDIR(mode):
         return "folder"
-    if stat.S_ISREG(mode) and path.suffix.lower() == ".npz":
-        return "npz"
     if path.name.lower().endswith(ARCHIVES):
         raise StudyError(f"{path} is an archive. Unpack it, and give the folder instead.")
-    raise StudyError(f"Expected a folder or an .npz file, got {path}, which is neither.")
+    if not (stat.S_ISREG(mode) and path.suffix.lower() == ".npz"):
+        raise StudyError(f"Expected a folder or an .npz file, got {path}, which is neither.")
+    return "npz"
+
+
+def _drawn(found: Dataset, count: int | None, seed: int, source: str) -> Dataset:
+    """Return the images that are drawn of a data set, which must have all classes."""
+    labels = found.column("label")
+    if labels is not None:
+        _require_all(found.class_names, set(labels), source)
+    array = None if labels is None else np.array(labels, np.int64)
+    return found.take(subset(array, len(found.items), count, seed).tolist())
+
+
+def _require_all(class_names: Sequence[str], labels: set[int], where: str) -> None:
+    """Raise an error for a missing class: without it, a network would score too well."""
+    absent = [name for label, name in enumerate(class_names) if label not in labels]
+    if absent:
+        raise StudyError(
+            f"Expected images of {', '.join(class_names)} in {where}, got none of "
+            f"{', '.join(absent)}."
+        )
+
+
+def _known(found: Dataset, rows: Sequence[int], rule: Patients) -> dict[str, NDArray[Any] | None]:
+    """Return the arrays of labels, groups, names and parts of these rows."""
+    taken = found.take(rows)
+    names = [item.image.name for item in taken.items]
+    patients = taken.column("patient")
+    if rule:
+        if not found.named:
+            raise StudyError("Expected an array file_names in the .npz file to find patients by.")
+        patients = rule.of(names)
+    labels, parts = taken.column("label"), taken.column("part")
+    return {
+        "labels": None if labels is None else np.array(labels, np.int64),
+        "groups": None if patients is None else numbered(patients),
+        "names": np.array(names, np.str_) if found.named else None,
+        "parts": None if parts is None else np.array(parts, np.str_),
+    }
 
 
 def file_digest(path: str | Path) -> str:
@@ -235,133 +305,16 @@ def file_digest(path: str | Path) -> str:
         raise StudyError(f"Could not read {path}: {error.strerror}.") from error
 
 
-def _phantoms(wanted: _Request) -> CachedImages:
-    kind, seed, size = wanted.kind, wanted.seed, wanted.size
-    generate = kind.phantoms
-    if generate is None:
-        raise StudyError(
-            f"The {kind.name} study has no phantoms. Give images, a folder or an .npz file, as "
-            "`data`."
-        )
-    if wanted.patients:
-        raise StudyError("Phantoms have no patients. Leave `patients` and `patient_pattern` out.")
-    count = kind.phantom_count if wanted.count is None else wanted.count
+def _files_digest(found: Dataset) -> str:
+    """Return the sha256 of the names and contents of a folder's images and masks."""
+    files = [file for item in found.items for file in (item.image, item.mask) if file is not None]
 
-    def make(to: Path) -> None:
-        whole = math.prod(kind.shape(count, size))
-        if 2 * whole > memory_bytes():
-            raise StudyError(
-                f"{count:,} phantoms of {size} × {size} do not fit into memory. Ask for fewer "
-                "`images` or a smaller `size`."
-            )
-        require_disk(whole, to)
+    def one(row: int) -> tuple[str, str]:
+        file: File = files[row]
         try:
-            store(generate(count, seed=seed, size=size), to)
-        except ValueError as error:  # a size too small for what the phantoms show
-            raise StudyError(str(error)) from error
-
-    key = {"version": kind.made_by(), "kind": kind.key(), "count": count}
-    key |= {"seed": seed, "size": size}
-    return _made(wanted, key, make, f"{kind.name} phantoms, seed {seed}")
-
-
-def _npz(wanted: _Request, path: Path) -> CachedImages:
-    def make(to: Path) -> None:
-        kind, size = wanted.kind, wanted.size
-        _, whole, _ = read_npz(path, [kind])
-        rows = subset(whole.labels, len(whole), wanted.count, wanted.seed)
-        known = rows_of(whole.known(), rows)
-        if wanted.patients:
-            if known["names"] is None:
-                raise StudyError(f"Expected an array file_names in {path} to find patients by.")
-            known["groups"] = numbered(wanted.patients.of([str(name) for name in known["names"]]))
-        images = create_array(to / "images.npy", kind.shape(len(rows), size), np.uint8)
-        masks = None
-        if whole.masks is not None:
-            masks = create_array(to / "masks.npy", (len(rows), size, size), np.uint8)
-
-        def one(row: int) -> None:
-            images[row] = fit(Image.fromarray(whole.images[rows[row]]), size, kind.mode)
-            if masks is not None and whole.masks is not None:
-                masks[row] = fit_mask(Image.fromarray(whole.masks[rows[row]]), size)
-
-        in_threads(one, len(rows), wanted.workers, "images", wanted.progress)
-        store_known(known, whole.class_names, to)
-
-    key = {"npz": file_digest(path), **wanted.key()}
-    return _made(wanted, key, make, wanted.described(path))
-
-
-def _folder(wanted: _Request, path: Path) -> CachedImages:
-    kind = wanted.kind
-    found = find(kind, path)
-    require_all(kind, found.missing_classes(), str(path))
-    labels = _column(found.items, "label")
-    rows = subset(labels, len(found.items), wanted.count, wanted.seed)
-    items = [found.items[row] for row in rows]
-    files = [file for item in items for file in (item.image, item.mask) if file is not None]
-
-    def make(to: Path) -> None:
-        readable, unreadable = decode_into(
-            to,
-            items,
-            kind,
-            wanted.size,
-            skip_unreadable=wanted.skip_unreadable,
-            workers=wanted.workers,
-            progress=wanted.progress,
-        )
-        taken = [items[row] for row in readable]
-        names = [item.image.name for item in taken]
-        known = {f"{name}s": _column(taken, name) for name in ("label", "group", "part")}
-        known["names"] = np.array(names, np.str_)
-        if wanted.patients:
-            known["groups"] = numbered(wanted.patients.of(names))
-        store_known(known, kind.class_names, to)
-        (to / "unreadable.json").write_text(json.dumps(unreadable))
-
-    key = {"files": _files_digest(files, wanted.workers), **wanted.key()}
-    key["skip_unreadable"] = wanted.skip_unreadable
-    # Files beside the images may change without them, so they are no part of the cache.
-    return _made(wanted, key, make, wanted.described(path), found.ignored)
-
-
-def _files_digest(files: Sequence[File], workers: int | None) -> str:
-    """Return the sha256 of the names and contents of many files, read side by side."""
-    found = [""] * len(files)
-
-    def one(row: int) -> None:
-        try:
-            found[row] = file_digest(files[row].path)
+            return file.name, file_digest(file.path)
         except StudyError as error:  # decoding names the file, or leaves it out
-            found[row] = str(error)
+            return file.name, str(error)
 
-    in_threads(one, len(files), workers)
-    pairs = sorted((file.name, digest) for file, digest in zip(files, found, strict=True))
+    pairs = sorted(in_threads(one, len(files)))
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
-
-
-def _column(items: Sequence[Item], name: str) -> NDArray[Any] | None:
-    """Return one thing that is known about all items, or None if it is not."""
-    values = [getattr(item, name) for item in items]
-    return None if None in values else np.array(values, np.str_ if name == "part" else np.int64)
-
-
-def _made(
-    wanted: _Request,
-    key: dict[str, Any],
-    make: Callable[[Path], None],
-    source: str,
-    ignored: str = "",
-) -> CachedImages:
-    folder = cached(
-        "images", key, make, wanted.cache, {"study": wanted.kind.name, "source": source}
-    )
-    images = open_stored(folder)
-    listed = folder / "unreadable.json"
-    unreadable = tuple(json.loads(listed.read_text())) if listed.exists() else ()
-    height, width = images.images.shape[1:3]
-    left = f", {len(unreadable)} unreadable files left out" if unreadable else ""
-    beside = f", {ignored}" if ignored else ""
-    line = f"{source}: {len(images)} of {height} × {width}{left}{beside} ({folder.name})"
-    return CachedImages(images, folder, line, unreadable)

@@ -1,4 +1,4 @@
-"""The split of images into training and validation."""
+"""The split of images into a training set and a validation set."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .images import ImageSet
 
 Rows = NDArray[np.int64]
 Split = Literal["image", "patient", "as-shipped"]
-# Steps of the search for groups that bring each class to both sides. With a few classes it needs a
-# handful; a table made so that there is no answer must not take for ever.
+# Steps of the search for groups that bring each class into both sets. A few classes need a handful
+# of steps; the limit ends the search in a table that has no answer.
 PATIENCE = 10_000
 PASSES = 20
 
@@ -27,7 +27,7 @@ def split(
     fraction: float = 0.7,
     counts: tuple[int, int] | None = None,
 ) -> tuple[Rows, Rows]:
-    """The rows for training and for validation, each in rising order.
+    """Return the rows for training and for validation, each in rising order.
 
     >>> images = ImageSet(np.zeros((10, 8, 8), np.uint8), labels=np.arange(10) % 2,
     ...                   class_names=("NORMAL", "DRUSEN"))
@@ -36,30 +36,30 @@ def split(
     array([3, 3])
 
     Args:
-        images: if there are labels, every class must come to be in both parts.
-        how: "image" draws the images of each class at random; "patient" keeps the images of one
-            group on one side, with the classes' shares as near as that allows; "as-shipped"
-            takes the part "train" against all others, which is what the paper's text says.
+        images: if there are labels, both sets must have every class.
+        how: "image" draws the images of each class at random; "patient" puts the images of one
+            group into one set, with the classes' shares as near as that allows; "as-shipped"
+            takes the part "train" against all others, as in the paper's text.
         seed: a number, or several such as ``[seed, trial]``.
         fraction: of each class for training, rounded down, as in the paper's table of OCT images.
-        counts: how many train and validate, instead of a fraction; the rest is not used. For a
-            smaller set, or by patient, they are taken as a proportion. "as-shipped" needs neither.
+        counts: the numbers of training and validation images, instead of a fraction; the rest is
+            not used. For fewer images, or by patient, they are taken as a proportion.
     """
     if not 0 < fraction < 1:
         raise StudyError(f"Expected a fraction between 0 and 1, got {fraction}.")
     if counts is not None and min(counts) < 1:
-        raise StudyError(f"Expected counts of at least one image per side, got {counts}.")
+        raise StudyError(f"Expected counts of at least one image per set, got {counts}.")
     exact = Fraction(str(fraction)) if counts is None else Fraction(counts[0], sum(counts))
     draw = np.random.default_rng(seed)
     if how == "image":
-        sides = _by_image(images, draw, exact, counts)
+        sets = _by_image(images, draw, exact, counts)
     elif how == "patient":
-        sides = _by_patient(images, draw, exact)
+        sets = _by_patient(images, draw, exact)
     elif how == "as-shipped":
-        sides = _as_shipped(images)
+        sets = _as_shipped(images)
     else:
         raise StudyError(f"Expected a split by image, patient or as-shipped, got {how!r}.")
-    training, validation = (np.sort(side).astype(np.int64) for side in sides)
+    training, validation = (np.sort(rows).astype(np.int64) for rows in sets)
     if not len(training) or not len(validation):
         raise StudyError(
             f"Expected images for training and for validation, got {len(training)} and "
@@ -70,20 +70,19 @@ def split(
 
 
 def require_classes(images: ImageSet, training: Rows, validation: Rows, what: str) -> None:
-    """Raise an error if a class is in one part only: its accuracy would mean nothing."""
+    """Raise an error if a class is in one set only: its accuracy would mean nothing."""
     if images.labels is None:
         return
     here, there = (set(np.unique(images.labels[rows]).tolist()) for rows in (training, validation))
     if here == there:
         return
-    lacks = {
-        part: ", ".join(images.class_names[c] for c in sorted(missing))
-        for part, missing in (("training", there - here), ("validation", here - there))
+    found = " and ".join(
+        f"no image of {', '.join(images.class_names[c] for c in sorted(missing))} for {name}"
+        for name, missing in (("training", there - here), ("validation", here - there))
         if missing
-    }
-    found = " and ".join(f"no image of {names} for {part}" for part, names in lacks.items())
+    )
     raise StudyError(
-        f"{what} leaves {found}. Each class must be in both parts: choose another split, or add "
+        f"{what} leaves {found}. Each class must be in both sets: choose another split, or add "
         "images or patients of these classes."
     )
 
@@ -91,7 +90,7 @@ def require_classes(images: ImageSet, training: Rows, validation: Rows, what: st
 def subset(
     labels: NDArray[np.int64] | None, total: int, count: int | None, seed: int | Sequence[int]
 ) -> Rows:
-    """Rows of ``count`` images drawn at random with the classes in proportion; all if no count.
+    """Return the rows of ``count`` images, drawn with the classes in proportion; all if None.
 
     >>> subset(np.array([0, 0, 0, 0, 1, 1]), 6, 3, seed=0).shape
     (3,)
@@ -118,8 +117,8 @@ def _by_image(
         left = [size - n for size, n in zip(sizes, train, strict=True)]
         validate = _proportional(left, counts[1])
     else:
-        # Two or more images of a class go to both sides, since a fraction of them, rounded down,
-        # is fewer than all; of one, training has the greater need.
+        # Two or more images of a class are in both sets, since a fraction of them, rounded down,
+        # is fewer than all. A single image trains.
         train = [max(int(size * fraction), 1) for size in sizes]
         validate = [size - n for size, n in zip(sizes, train, strict=True)]
     mixed = [draw.permutation(rows) for rows in classes]
@@ -159,7 +158,7 @@ def _as_shipped(images: ImageSet) -> tuple[Rows, Rows]:
 
 
 def _classes(labels: NDArray[np.int64] | None, total: int) -> list[Rows]:
-    """The rows of each class that has any; all rows where there are no labels."""
+    """Return the rows of each class that has any; all rows if there are no labels."""
     if labels is None:
         return [np.arange(total)]
     labels = np.asarray(labels)
@@ -167,7 +166,7 @@ def _classes(labels: NDArray[np.int64] | None, total: int) -> list[Rows]:
 
 
 def _proportional(sizes: Sequence[int], count: int) -> list[int]:
-    """``count`` shared out like ``sizes``, the largest remainders rounded up.
+    """Return ``count`` in proportion to ``sizes``, the largest remainders rounded up.
 
     >>> _proportional([6, 3, 1], 5)
     [3, 2, 0]
@@ -188,35 +187,35 @@ def share_groups(
 ) -> NDArray[np.bool_]:
     """Return True for the groups that train. ``table[g, c]`` counts group g's images of class c.
 
-    First some groups are set so that every class of two groups or more is on both sides, if any
-    choice can do that. The others follow in random order, each to the side that lacks its classes
-    most. Then single groups change sides as long as that brings the shares closer.
+    First some groups are assigned so that every class of two groups or more is in both sets, if any
+    choice can do that. The others follow in random order, each to the set that lacks its classes
+    most. Then single groups change sets as long as that brings the shares closer.
 
     >>> table = np.array([[1, 0]] * 10 + [[0, 1]] * 10)
     >>> trains = share_groups(table, 0.7, np.random.default_rng(0))
     >>> table[trains].sum(axis=0)
     array([7, 7])
     """
-    # All images count as one more class: 70 % of all is wanted too, and neither side empty.
+    # All images count as one more class: 70 % of all is wanted too, and neither set empty.
     table = np.column_stack([table[:, table.sum(axis=0) > 0], table.sum(axis=1)])
     shares = table / table.sum(axis=0)
     order = draw.permutation(len(table))
-    side = _both_sides(table, order)
-    _greedy(side, shares, fraction, order)
-    trains: NDArray[np.bool_] = side == 1
+    assigned = _cover(table, order)
+    _greedy(assigned, shares, fraction, order)
+    trains: NDArray[np.bool_] = assigned == 1
     for _ in range(PASSES):
         if not _improve(trains, shares, table, fraction, order):
             break
     return trains
 
 
-def _both_sides(table: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int8]:
-    """1 (trains), 0 (validates) or −1 (free) per group: each class that can is on both sides."""
+def _cover(table: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Return 1 (trains), 0 (validates) or −1 (free) per group, with each class in both sets."""
     has = [[int(g) for g in order if table[g, c]] for c in range(table.shape[1])]
     # Rare classes first: they leave the least choice.
     scarce = sorted((c for c in range(len(has)) if len(has[c]) > 1), key=lambda c: len(has[c]))
     needs = [(c, wanted) for c in scarce for wanted in (1, 0)]
-    side = np.full(len(table), -1, np.int8)
+    assigned = np.full(len(table), -1, np.int8)
     steps = 0
 
     def settle(k: int) -> bool:
@@ -225,33 +224,36 @@ def _both_sides(table: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[n
         if k == len(needs):
             return True
         c, wanted = needs[k]
-        if any(side[g] == wanted for g in has[c]):
+        if any(assigned[g] == wanted for g in has[c]):
             return settle(k + 1)
         for g in has[c]:
             if steps > PATIENCE:
                 return False
-            if side[g] == -1:
-                side[g] = wanted
+            if assigned[g] == -1:
+                assigned[g] = wanted
                 if settle(k + 1):
                     return True
-                side[g] = -1
+                assigned[g] = -1
         return False
 
     settle(0)
-    return side
+    return assigned
 
 
 def _greedy(
-    side: NDArray[np.int8], shares: NDArray[np.float64], fraction: float, order: NDArray[np.int64]
+    assigned: NDArray[np.int8],
+    shares: NDArray[np.float64],
+    fraction: float,
+    order: NDArray[np.int64],
 ) -> None:
-    """Each free group goes where its classes are missing most, relative to that side's target."""
-    have = np.stack([shares[side == 0].sum(axis=0), shares[side == 1].sum(axis=0)])
+    """Assign each free group to the set that lacks its classes most, relative to its target."""
+    have = np.stack([shares[assigned == k].sum(axis=0) for k in (0, 1)])
     wanted = np.array([[1 - fraction], [fraction]])
     for g in order:
-        if side[g] == -1:
+        if assigned[g] == -1:
             full = (have / wanted) @ shares[g]
-            side[g] = int(full[1] <= full[0])
-            have[side[g]] += shares[g]
+            assigned[g] = int(full[1] <= full[0])
+            have[assigned[g]] += shares[g]
 
 
 def _improve(
@@ -261,7 +263,7 @@ def _improve(
     fraction: float,
     order: NDArray[np.int64],
 ) -> bool:
-    """Let groups change sides where it helps and takes no class from a side; whether any did."""
+    """Move groups if it helps and takes no class from a set; return True if any moved."""
     off = shares[trains].sum(axis=0) - fraction
     present = table > 0
     count = np.stack([present[~trains].sum(axis=0), present[trains].sum(axis=0)])
@@ -270,7 +272,7 @@ def _improve(
     for g in order:
         here = int(trains[g])
         after = off + (shares[g] if here == 0 else -shares[g])
-        # The sums carry rounding; without a margin two groups could swap for ever.
+        # The sums have rounding errors; without a margin two groups could swap for ever.
         last = present[g] & several & (count[here] == 1)
         if after @ after >= off @ off - 1e-12 or last.any():
             continue

@@ -3,9 +3,8 @@
 The paper takes DenseNet121 without its top (section 3.2). EfficientNet-Lite0 is the one that needs
 no download: its weights come with a Python package.
 
-The features of images are computed once, and cached. The key is the images and the weights. The
-versions of torch and of the processor, which change the last bits, are left out: features are not
-computed again for their sake.
+The features of images are computed once, and cached under a key of the images and the weights. The
+version of torch and the processor change the last bits only, and are not part of the key.
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ import io
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import numpy as np
 import torch
@@ -34,13 +31,11 @@ from ..data.images import ImageSet
 from ..data.stored import create_array, open_array
 from ..errors import StudyError
 from ..files import write_whole
-from ..processes import process_pool
 from .layers import Normalise
 
 DENSENET121_URL = "https://download.pytorch.org/models/densenet121-a639ec97.pth"
 # torchvision's rule, and others': model-0123abcd.pth has a sha256 that begins with 0123abcd.
 HASH = re.compile(r"-([0-9a-f]{8})\.")
-DOWNLOAD_SECONDS = 30  # without an answer
 
 BATCH = 16  # the fastest of 8, 16, 32 and 64, for both backbones
 BLOCK = 16 * BATCH  # images that are lost at most, for each worker, when it is stopped
@@ -50,13 +45,13 @@ Features = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network's features: how many channels, what it expects, how it is made.
+    """A frozen network: the channels of its features, its normalization, and how to load it.
 
     Args:
         title: as the literature writes it.
-        channels: of the features. Their side is 1/32 of the image's.
-        mean: what is subtracted from pixels in 0 … 1, by channel.
-        std: what the difference is divided by, by channel.
+        channels: of the features. Their height is 1/32 of the image's.
+        mean: of each channel, subtracted from pixels in 0 … 1.
+        std: of each channel, by which the difference is divided.
         find: returns the file of its weights, if the user names none.
         make: returns the network with the weights of a file.
     """
@@ -107,7 +102,7 @@ def sha256(path: Path) -> str:
     named = HASH.search(path.name)
     if named and not got.startswith(named[1]):
         raise StudyError(
-            f"Expected a file whose sha256 begins with {named[1]}, as its name says, got {path} "
+            f"Expected a file whose sha256 begins with {named[1]}, as in its name, got {path} "
             f"with {got[:8]}: it is corrupted, or another file under that name. Fetch it again."
         )
     return got
@@ -124,21 +119,16 @@ def _load(network: nn.Module, path: Path, name: str, rename: Callable[[str], str
             "or something else. Fetch it again."
         ) from error
     # Files from before 2018 do not count batches, and a frozen network does not need to.
-    given = {k: v for k, v in given.items() if "num_batches" not in k and k}
+    counts = {k: v for k, v in network.state_dict().items() if k.endswith("num_batches_tracked")}
     try:
-        missing, unexpected = network.load_state_dict(given, strict=False)
-    except RuntimeError as error:  # of another shape
-        raise StudyError(
-            f"Expected the weights of {name} in {path}, but {str(error).splitlines()[1].strip()}"
-        ) from None
-    missing = [key for key in missing if "num_batches" not in key]
-    if wrong := [f"{k} is missing" for k in missing] + [f"{k} is not one" for k in unexpected]:
-        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise StudyError(f"Expected the weights of {name} in {path}, but {wrong[0]}{more}.")
+        network.load_state_dict(counts | {k: v for k, v in given.items() if k})
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip()[:200]
+        raise StudyError(f"Expected the weights of {name} in {path}, but: {reason}") from None
 
 
 def _densenet121(path: Path) -> nn.Module:
-    """DenseNet121 up to its last normalisation and ReLU, as Keras gives it without the top."""
+    """Return DenseNet121 up to its last BatchNorm and ReLU, as Keras gives it without the top."""
     from monai.networks.nets.densenet import DenseNet121  # slow to import
 
     features = DenseNet121(spatial_dims=2, in_channels=3, out_channels=1).features
@@ -147,7 +137,7 @@ def _densenet121(path: Path) -> nn.Module:
 
 
 def _monai_name(name: str) -> str:
-    """torchvision's name of a parameter, old (``norm.1``) or new (``norm1``), as MONAI has it."""
+    """Return MONAI's name of torchvision's parameter, old (``norm.1``) or new (``norm1``)."""
     if name.startswith("classifier."):
         return ""  # the top, which is not used
     name = name.removeprefix("features.")
@@ -157,20 +147,14 @@ def _monai_name(name: str) -> str:
 def _find_densenet121() -> Path:
     url = DENSENET121_URL
     place = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
+    named = HASH.search(place.name)
     if place.exists():
         return place
     try:
-        # Not torch.hub, which has no time limit and leaves connections open.
-        with urlopen(url, timeout=DOWNLOAD_SECONDS) as answer:
-            content = answer.read()
-        named = HASH.search(place.name)
-        if named and not hashlib.sha256(content).hexdigest().startswith(named[1]):
-            raise HTTPException(f"its sha256 does not begin with {named[1]}")
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, content)
-    except (OSError, HTTPException) as error:
-        if isinstance(error, HTTPError):
-            error.close()  # it holds the connection
+        # It checks the hash before it renames the file.
+        torch.hub.download_url_to_file(url, str(place), named and named[1], progress=False)
+    except (OSError, HTTPException, RuntimeError) as error:
         reason = getattr(error, "reason", None) or error
         raise StudyError(
             f"Could not download {place.name} ({reason}). Fetch {url} elsewhere and pass the file "
@@ -254,29 +238,39 @@ def features_folder(
 ) -> Path:
     """Return the cache's folder with the features of all images; compute them if there is none.
 
-    A computation that is stopped goes on where it was, the next time. The number of workers does
-    not change the result.
+    A computation that is stopped continues from its last block, the next time. The number of
+    workers does not change the result.
 
     Args:
         images: the images.
         folder: the cache's folder of ``images``; its name stands for their content.
         name: the backbone, of ``BACKBONES``.
         weights: the file of its weights; default: its own.
-        cache: where caches go; default the user's.
-        workers: processes; each uses one thread.
+        cache: the folder of the cache; default the user's.
+        workers: threads; each computes a block of images.
         progress: called with the number of images done and of all.
     """
     digest = sha256(find_weights(name, weights))
 
     def make(place: Path) -> None:
-        # The blocks lie beside the folder that is being made, which a killed process loses.
-        blocks = _compute_blocks(_work(place), images, name, weights, workers, progress)
-        first = np.load(blocks[0], allow_pickle=False)
-        path = place / "features.npy"
-        create_array(path, (len(images), *first.shape[1:]), np.float32)
-        whole = np.load(path, mmap_mode="r+", allow_pickle=False)
-        for k, block in enumerate(blocks):
-            whole[k * BLOCK : (k + 1) * BLOCK] = np.load(block, allow_pickle=False)
+        # The blocks are beside the folder that is being filled, which a killed process loses.
+        work = _work(place)
+        work.mkdir(exist_ok=True)
+        blocks = {begin: work / f"{begin}.npy" for begin in range(0, len(images), BLOCK)}
+        missing = [begin for begin, file in blocks.items() if not file.exists()]
+        parts = [images.images[begin : begin + BLOCK] for begin in missing]
+        done = len(images) - sum(map(len, parts))
+        values = _compute(backbone(name, weights), parts, workers)
+        for begin, features in zip(missing, values, strict=True):
+            buffer = io.BytesIO()
+            np.save(buffer, features)
+            write_whole(blocks[begin], buffer.getvalue())
+            done += len(features)
+            progress(done, len(images))
+        shape = np.load(blocks[0], allow_pickle=False).shape[1:]
+        whole = create_array(place / "features.npy", (len(images), *shape), np.float32)
+        for begin, file in blocks.items():
+            whole[begin : begin + BLOCK] = np.load(file, allow_pickle=False)
 
     key = {"images": folder.name, "shape": images.images.shape, "backbone": name, "weights": digest}
     made = cached("features", key, make, cache, about(folder))
@@ -288,68 +282,18 @@ def _work(place: Path) -> Path:
     return place.with_name(place.name.split(".")[0] + ".work")
 
 
-def _compute_blocks(
-    work: Path,
-    images: ImageSet,
-    name: str,
-    weights: Path | None,
-    workers: int,
-    progress: Callable[[int, int], None],
-) -> list[Path]:
-    """Compute the blocks that are missing, and return the files of all."""
-    work.mkdir(exist_ok=True)
-    starts = range(0, len(images), BLOCK)
-    blocks = {start: work / f"{start}.npy" for start in starts}
-    missing = [start for start, file in blocks.items() if not file.exists()]
-    done = len(images) - sum(len(images.images[k : k + BLOCK]) for k in missing)
-    with _computing(name, weights, min(workers, len(missing))) as compute:
-        values = compute([images.images[start : start + BLOCK] for start in missing])
-        for start, block in zip(missing, values, strict=True):
-            buffer = io.BytesIO()
-            np.save(buffer, block)
-            write_whole(blocks[start], buffer.getvalue())
-            done += len(block)
-            progress(done, len(images))
-    return list(blocks.values())
+def _compute(
+    network: nn.Module, parts: list[NDArray[np.uint8]], workers: int
+) -> Iterator[Features]:
+    """Yield the features of each part, computed concurrently.
 
-
-Compute = Callable[[list[NDArray[np.uint8]]], Iterator[Features]]
-
-
-@contextmanager
-def _computing(name: str, weights: Path | None, workers: int) -> Iterator[Compute]:
-    """Yield a function from blocks of images to their features, one after the other."""
-    if workers == 0:
-        yield lambda blocks: iter(())
-        return
-    network = backbone(name, weights)  # here first, so that an error in the weights is a clear one
-    if workers == 1:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in a worker: sums split among threads have other last bits
-        try:
-            yield lambda blocks: (features_of(network, block) for block in blocks)
-        finally:
-            torch.set_num_threads(threads)
-        return
+    torch computes without the GIL. It uses one thread within each part: sums that are split among
+    threads would have other last bits.
+    """
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        with process_pool(workers, _begin, name, weights) as pool_map:
-            yield lambda blocks: pool_map(_in_worker, blocks)
-    except BrokenProcessPool as error:
-        raise StudyError(
-            "A worker process ended before its time, perhaps for lack of memory. Run again "
-            "with fewer workers: what was computed is cached."
-        ) from error
-
-
-_worker: nn.Module | None = None  # the network of a worker process
-
-
-def _begin(name: str, weights: Path | None) -> None:
-    global _worker
-    torch.set_num_threads(1)
-    _worker = backbone(name, weights)
-
-
-def _in_worker(images: NDArray[np.uint8]) -> Features:
-    assert _worker is not None
-    return features_of(_worker, images)
+        yield from pool.map(partial(features_of, network), parts)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)

@@ -28,13 +28,12 @@ from torch import Tensor, nn
 
 from tensorprojection import TensorProjection, init_from_data
 
-from .init_by_name import init_by_name
-from .layers import Contraction
+from .layers import Contraction, init_by_name
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the channels are reduced: what it is, its name in the head, and how it is made."""
+    """A reduction of the channels: title, name in the head, and a function that makes it."""
 
     title: str
     name: str
@@ -58,7 +57,7 @@ HEADS: dict[str, Reduction] = {
     ),
     "tpl": Reduction("TensorProjection", "projection", _projection),
     "tpl-mpca": Reduction(  # see init_from_mpca
-        "TensorProjection, MPCA start", "projection", _projection
+        "TensorProjection, MPCA init", "projection", _projection
     ),
     "tcl": Reduction("contraction, unconstrained", "contraction", _contraction),
 }
@@ -72,7 +71,7 @@ def chest_head(
     reduced: int = 64,
     dropout: float = 0.5,
 ) -> nn.Sequential:
-    """The classifier with that reduction, initialized as in Keras; it gives logits.
+    """Return the classifier with that reduction, initialized as in Keras; it gives logits.
 
     It takes features of shape ``(N, channels, side, side)``: 1024 channels of DenseNet121, 1280 of
     EfficientNet-Lite0. Without dropout (0) it has no such layer. Heads of one seed have the same

@@ -1,7 +1,7 @@
 """A network layer by layer, computed from the network itself.
 
 A row is a layer under the paper's name for it, with its activation, the shape it gives with
-channels last, and its parameters. Notes say where the paper prints something else.
+channels last, and its parameters. Notes name the differences from the paper's tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .unet import Join
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer: what it is, its name in the network, its output without batch, its parameters."""
+    """A layer: its class, its name in the network, its output without batch, its parameters."""
 
     layer: str
     name: str
@@ -60,7 +60,7 @@ def tables_of(
     network: Callable[[Any, str, Tensor], nn.Module],
     config: Any,
 ) -> Iterator[ModelTable]:
-    """A table for each of a study's networks, which takes images as they are."""
+    """Yield a table for each of a study's networks, which take plain images."""
     shape = (3 if kind.mode == "RGB" else 1, config.size, config.size)
     for form in models:
         made = network(config, form, torch.empty(1, *shape))
@@ -107,7 +107,7 @@ def layer_rows(
     last: str = "",
     notes: Mapping[str, str] | None = None,
 ) -> tuple[LayerRow, ...]:
-    """A row for each layer in the order they run, their activations with them.
+    """Return a row for each layer in the order in which they run, with its activation.
 
     ``last`` is the activation that the loss puts after the last layer, ``notes`` those by layer.
     """
@@ -140,7 +140,7 @@ def _with_activation(row: LayerRow, activation: str) -> LayerRow:
 
 
 def _layers(network: nn.Module, before: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The network's children; in place of a Sequential among them, its own."""
+    """Yield the network's children; in place of a Sequential among them, its own."""
     for name, layer in network.named_children():
         if isinstance(layer, nn.Sequential):
             yield from _layers(layer, f"{before}{name}.")

@@ -37,20 +37,19 @@ from tensorprojection import TensorProjection, init_from_data
 from tensorprojection.init import InitName
 from tensorprojection.nn.hope import HOPE
 
-from .init_by_name import init_by_name
-from .layers import Contraction
+from .layers import Contraction, init_by_name
 
 FILTERS = 32
 
 
 @dataclass(frozen=True)
 class Head:
-    """The fourth reduction: what it is, its name in the network, its channels, how it is made."""
+    """The fourth reduction: title, name in the network, channels, and a function that makes it."""
 
     title: str
     name: str
     channels: int
-    make: Callable[[int], nn.Module]  # from the side of the square that comes in
+    make: Callable[[int], nn.Module]  # from the height and width of its input
 
 
 def projection_head(
@@ -87,13 +86,13 @@ HEADS: dict[str, Head] = {
     "base": Head("MaxPooling", "pool4", FILTERS, lambda side: nn.MaxPool2d(2)),
     "tpl1": projection_head("TensorProjection 1"),
     "tpl2": projection_head("TensorProjection 2", channels=20),
-    "tpl1-block": projection_head("TensorProjection 1, block start", init="block"),
+    "tpl1-block": projection_head("TensorProjection 1, block init", init="block"),
     "tpl1-block3": projection_head(
-        "TensorProjection 1, block start × 3", init="block", init_scale=3.0
+        "TensorProjection 1, block init × 3", init="block", init_scale=3.0
     ),
-    "tpl1-blur": projection_head("TensorProjection 1, blur start", init="blur"),
-    "tpl1-dct": projection_head("TensorProjection 1, DCT start", init="dct"),
-    "tpl2-dct": projection_head("TensorProjection 2, DCT start", channels=20, init="dct"),
+    "tpl1-blur": projection_head("TensorProjection 1, blur init", init="blur"),
+    "tpl1-dct": projection_head("TensorProjection 1, DCT init", init="dct"),
+    "tpl2-dct": projection_head("TensorProjection 2, DCT init", channels=20, init="dct"),
     "avg": Head("AveragePooling", "pool4", FILTERS, lambda side: nn.AvgPool2d(2)),
     "strided": Head(
         "strided convolution",
@@ -111,7 +110,7 @@ HEADS: dict[str, Head] = {
 
 
 def oct_cnn(head: str | Head, classes: int = 4, channels: int = 3, size: int = 96) -> nn.Sequential:
-    """The network with that head, initialized as in Keras; it gives logits.
+    """Return the network with that head, initialized as in Keras; it gives logits.
 
     Networks of one seed have the same initial values in all that they share, whatever their head:
     the convolutions, the dense layers, and of projections W's of one mode, init and size.

@@ -2,7 +2,7 @@
 
 For images of 128 × 128 and c = 16 channels in the first convolution; here channels come first. The
 paper draws the network and prints no parameters. The forms differ in the fourth reduction, down4,
-and in its way back, up4.
+and in its counterpart, up4.
 
 ==========  =======================================  ===================  ==================
 block       layers                                   output               in general
@@ -44,19 +44,18 @@ from torch import Tensor, nn
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import InitName
 
-from .init_by_name import init_by_name
-from .layers import keras_batch_norm
+from .layers import init_by_name, keras_batch_norm
 
 IMAGE_CHANNELS = 3
 
 
 @dataclass(frozen=True)
 class Form:
-    """The fourth reduction: what it is, by what factor, how it and its way back are made."""
+    """The fourth reduction: its title, its factor, and functions that make it and its inverse."""
 
     title: str
     factor: int
-    down: Callable[[int, int], nn.Module]  # from channels and the larger side
+    down: Callable[[int, int], nn.Module]  # from channels and the larger size
     up: Callable[[int, int], nn.Module]  # from the same two
     projects: bool = True
 
@@ -83,13 +82,13 @@ FORMS: dict[str, Form] = {
     ),
     "tpl": _projection("TensorProjection", 2),
     "tpl-aggressive": _projection("TensorProjection, aggressive", 4),
-    "tpl-dct": _projection("TensorProjection, DCT start", 2, init="dct"),
-    "tpl-blur": _projection("TensorProjection, blur start", 2, init="blur"),
+    "tpl-dct": _projection("TensorProjection, DCT init", 2, init="dct"),
+    "tpl-blur": _projection("TensorProjection, blur init", 2, init="blur"),
 }
 
 
 def unet(form: str, channels: int = 16, size: int = 128, *, leaky: bool = False) -> UNet:
-    """The network of that form for RGB images of ``size × size``, initialized as in Keras.
+    """Return the network of that form for RGB images of ``size × size``, initialized as in Keras.
 
     It gives logits, ``(N, 1, size, size)``. ``channels`` are the first convolution's, 16 or 64 in
     the paper. ``leaky`` puts a LeakyReLU(0.1) after the projection. Networks of one seed
@@ -154,7 +153,7 @@ class UNet(nn.Module):
 
 
 class Join(nn.Module):
-    """Sets the enlarged features before those of the encoder; a module so that tables show it."""
+    """Concatenate enlarged features and those of the encoder; a module, so that tables show it."""
 
     def forward(self, enlarged: Tensor, skipped: Tensor) -> Tensor:
         return torch.cat([enlarged, skipped], dim=1)

@@ -1,1 +1,1 @@
-"""What is made of a run: curves, figures, tables."""
+"""The report of a run: page, figures, tables and verdicts."""

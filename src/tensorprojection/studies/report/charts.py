@@ -74,11 +74,11 @@ def lines(run: Run, title: str, by_model: Mapping[str, Floats], log: bool = Fals
             if math.isnan(median[k]) or (log and low[k] <= 0):
                 continue
             row = {"epoch": int(epoch), "network": label, "value": _digits(median[k])}
-            told = number(float(median[k]))
+            text = number(float(median[k]))
             if len(by_model[model]) > 1:
                 row |= {"low": _digits(low[k]), "high": _digits(high[k])}
-                told += f" [{number(float(low[k]))}–{number(float(high[k]))}]"
-            values.append({**row, "median": told})
+                text += f" [{number(float(low[k]))}–{number(float(high[k]))}]"
+            values.append({**row, "median": text})
     spec = template("lines") | {"title": title, "data": {"values": values}}
     spec["params"][0]["value"] = list(titles.values())
     ranges = zip(*(looks(run)[model] for model in titles), strict=True)
@@ -121,10 +121,10 @@ def forest(run: Run, metric: str) -> Spec:
     for of, row in found:
         decided = verdict(run, row)
         known = {} if math.isnan(of.low) else {"low": _digits(of.low), "high": _digits(of.high)}
-        told = {"difference": number(of.value, "+"), "interval": interval(of), "verdict": decided}
-        told |= {"network": run.model_title(row.model), "colour": VERDICTS.get(decided, "#777777")}
-        told |= {"trials": "" if row.better is None else f"better in {row.better} of {of.trials}"}
-        values.append({"value": _digits(of.value), **known, **told})
+        shown = {"difference": number(of.value, "+"), "interval": interval(of), "verdict": decided}
+        shown |= {"network": run.model_title(row.model), "colour": VERDICTS.get(decided, "#777777")}
+        shown |= {"trials": "" if row.better is None else f"better in {row.better} of {of.trials}"}
+        values.append({"value": _digits(of.value), **known, **shown})
     spec = template("forest") | {"data": {"values": values}, "height": 24 * max(1, len(values))}
     for layer in spec["layer"]:
         layer["encoding"]["x"]["title"] = f"minus {run.model_title(BASE)}"

@@ -59,7 +59,7 @@ def as_html(runs: Sequence[Run]) -> str:
         undefined=StrictUndefined,
     )
     return environment.get_template("page.html.jinja").render(
-        title=runs[0].title if len(runs) == 1 else f"{len(runs)} runs side by side",
+        title=runs[0].title if len(runs) == 1 else f"Comparison of {len(runs)} runs",
         runs=views,
         together=_together(runs, names) if len(runs) > 1 else None,
         rule=RULE,
@@ -132,7 +132,7 @@ def _scores(run: Run, metric: str) -> Part:
     """Return the table of a metric, the best network first."""
     rows = of_metric(run, metric)
     if (higher := run.metric(metric).higher_is_better) is not None:
-        # NaN sorts last whichever way is better.
+        # NaN sorts last, whether higher or lower is better.
         rows.sort(key=lambda row: (np.isnan(row.last[1]), row.last[1] * (-1 if higher else 1)))
     lines = [cells(run, row) for row in rows]
     if compares(run):
@@ -146,7 +146,7 @@ def _scores(run: Run, metric: str) -> Part:
 def _confusions(run: Run) -> list[Part]:
     """Return counts over all trials at the last epoch, with sensitivity and specificity."""
     found = []
-    names = run.samples.class_names if run.samples else ()
+    names = run.samples.images.class_names if run.samples else ()
     for model, trials in run.observed.items():
         counted = [c[-1] for trial in trials if (c := trial.get("confusion")) is not None]
         if not counted:
@@ -189,15 +189,12 @@ def _matrices(run: Run) -> list[Part]:
     """Return every U at the init and at the end of the first trial, with numbers of all trials."""
     found = []
     for U in ends(run):
-        start, end = U.pairs[0]
-        top = float(max(np.abs(start).max(), np.abs(end).max()))
-        p, q = start.shape
-        about = f"{run.model_title(U.model)}: {U.layer}, mode {U.mode} ({p} × {q}), ±{number(top)}."
-        if (shares := U.low_pass()) is not None:
-            low, high = (f"{100 * share:.0f} %" for share in shares)
-            about += f" Low-pass share {low} → {high} ({100 * q / p:.0f} % by chance)."
-        about += f" {100 * U.span_left():.1f} % of the first subspace left."
-        pictures = {"start": heat_map(start.T, top), "end": heat_map(end.T, top)}
+        first, last = U.pairs[0]
+        top = float(max(np.abs(first).max(), np.abs(last).max()))
+        p, q = first.shape
+        shown = f"{run.model_title(U.model)}: {U.layer}, mode {U.mode} ({p} × {q}), ±{number(top)}."
+        pictures = {"init": heat_map(first.T, top), "end": heat_map(last.T, top)}
+        about = f"{shown} {U.about()}"
         found.append({"about": about, "epoch": U.epoch, "wide": p > 64, **pictures})
     return found
 
@@ -213,18 +210,21 @@ def _seconds(run: Run) -> list[list[str]]:
 
 
 def _samples(run: Run) -> list[Part]:
-    samples = run.samples
-    if samples is None:
+    if run.samples is None:
         return []
-    masks = [None] * len(samples.images) if samples.masks is None else samples.masks
+    found, masks = run.samples.images, run.samples.images.masks
+    assert found.labels is not None
+    assert found.names is not None
     pictures = [
-        (name, photo(image), None if mask is None else outlined(image, mask))
-        for name, image, mask in zip(samples.names, samples.images, masks, strict=True)
+        (str(name), photo(image), None if masks is None else outlined(image, masks[k] > 0))
+        for k, (name, image) in enumerate(zip(found.names, found.images, strict=True))
     ]
     return [
         {"name": name, "count": total}
-        | {"pictures": [pictures[k] for k in np.flatnonzero(samples.labels == label)]}
-        for label, (name, total) in enumerate(zip(samples.class_names, samples.counts, strict=True))
+        | {"pictures": [pictures[k] for k in np.flatnonzero(found.labels == label)]}
+        for label, (name, total) in enumerate(
+            zip(found.class_names, run.samples.counts, strict=True)
+        )
     ]
 
 
@@ -243,7 +243,7 @@ def _networks(run: Run) -> Part:
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
-    """Return what was run, on what, by what, and how long."""
+    """Return the folder, trials, data, code, machine and time of a run."""
     done = {run.model_title(model): run.count(model) for model in run.models}
     trials = "; ".join(f"{title}: {n}" for title, n in done.items())
     if len(set(done.values())) == 1:
@@ -273,7 +273,7 @@ def plain(value: Any) -> str:
 
 
 def _together(runs: Sequence[Run], names: Sequence[str]) -> Part:
-    """Return what distinguishes the runs, and how their networks end."""
+    """Return the settings that differ, and a table of medians for each metric."""
     settings = []
     for name in sorted({name for run in runs for name in run.settings}):
         values = [plain(run.settings.get(name, "–")) for run in runs]

@@ -1,4 +1,4 @@
-"""Summaries of learned projections: frequencies that a spatial U lets through, and its subspace.
+"""Summaries of learned projections: the frequencies that a spatial U passes, and its subspace.
 
 Frequencies are those of the cosines of the DCT-II, from the constant upward.
 """
@@ -26,40 +26,26 @@ def cosines(p: int) -> Floats:
     return found
 
 
-def passed(U: Floats) -> Floats:
-    """Return the share of each frequency's energy that Uᵀ lets through: 0 to 1 if orthonormal.
-
-    Any rotation of U's columns has the same: only their span matters.
-
-    >>> passed(cosines(4)[:, :2]).round(6) + 0.0  # a low-pass
-    array([1., 1., 0., 0.])
-    """
-    shares: Floats = np.square(U.T @ cosines(len(U))).sum(axis=0)
-    return shares
-
-
 def low_pass(U: Floats) -> float:
     """Return the share of U's columns in the span of the lowest cosines: 1 for a low-pass.
 
-    Columns of no direction have about q/p.
+    Random columns have about q/p. Any rotation of U's columns has the same share.
 
     >>> round(low_pass(np.ones((4, 1)) / 2), 6)
     1.0
     """
     total = float(np.square(U).sum())
-    return float(passed(U)[: U.shape[1]].sum()) / total if total else math.nan
+    low = cosines(len(U))[:, : U.shape[1]]
+    return float(np.square(U.T @ low).sum()) / total if total else math.nan
 
 
-def span_left(start: Floats, end: Floats) -> float:
-    """Return the share of the first U's span that lies in the other's, for orthonormal columns.
+def overlap(first: Floats, last: Floats) -> float:
+    """Return the share of the first U's span that lies in the last's, for orthonormal columns.
 
-    >>> span_left(np.eye(4)[:, :2], np.eye(4)[:, 1:3])
+    >>> overlap(np.eye(4)[:, :2], np.eye(4)[:, 1:3])
     0.5
     """
-    return float(np.square(start.T @ end).sum() / start.shape[1])
-
-
-# At the init and at the end
+    return float(np.square(first.T @ last).sum() / first.shape[1])
 
 
 @dataclass(frozen=True)
@@ -72,29 +58,28 @@ class Ends:
     epoch: int
     pairs: Sequence[tuple[Floats, Floats]]
 
-    def low_pass(self) -> tuple[float, float] | None:
-        """Return the median low-pass shares; None for the channels."""
+    def about(self) -> str:
+        """Return the medians of the low-pass shares and of the overlap, in words."""
+        left = 100 * np.median([overlap(*pair) for pair in self.pairs])
+        text = f"{left:.1f} % of the first subspace left."
         if self.mode == CHANNELS:
-            return None
-        start, end = np.median([[low_pass(U) for U in pair] for pair in self.pairs], axis=0)
-        return float(start), float(end)
-
-    def span_left(self) -> float:
-        """Return the median share of the first span that is left."""
-        return float(np.median([span_left(*pair) for pair in self.pairs]))
+            return text
+        p, q = self.pairs[0][0].shape
+        shares = np.median([[low_pass(U) for U in pair] for pair in self.pairs], axis=0)
+        low, high = (f"{100 * share:.0f} %" for share in shares)
+        return f"Low-pass share {low} → {high} ({100 * q / p:.0f} % by chance). {text}"
 
 
 def ends(run: Run) -> list[Ends]:
     """Return every U at its init and after the run's last epoch."""
     found = []
     for model, trials in run.observed.items():
-        names = trials[0].named("start") if trials else {}
-        for name in names:
+        for name in trials[0].named("start") if trials else {}:
             both = [(trial.get(f"start/{name}"), trial.get(f"U/{name}")) for trial in trials]
             pairs = [
-                (start.astype(np.float64), end.astype(np.float64))
-                for start, end in both
-                if start is not None and end is not None and start.shape == end.shape
+                (first.astype(np.float64), last.astype(np.float64))
+                for first, last in both
+                if first is not None and last is not None and first.shape == last.shape
             ]
             layer, _, mode = name.rpartition("/")
             if pairs and mode.isdecimal():

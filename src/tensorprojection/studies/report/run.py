@@ -1,4 +1,4 @@
-"""A run as its report shows it: rows as arrays of trials by epochs, and what is beside them.
+"""A run as its report shows it: arrays of trials by epochs, and the other files of the folder.
 
 Nothing here runs a study's code: a run of a user's own study is shown from its rows, the names of
 its metrics and its settings, unless the user names the study.
@@ -38,6 +38,8 @@ from ..study import Study
 from ..training.metrics import TRAIN_LOSS, Metric, metric_by_name
 from .statistics import Comparison, Floats, compare
 
+RECORDED = ("images", "command", "started", "machine", "versions", "unreadable")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -54,14 +56,13 @@ class Run:
         trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
         epochs: the numbers of those with results; the columns of all arrays.
         measured: by model, True if there is a result for that trial and epoch.
-        values: by metric and model; NaN for a value that is missing or not finite.
-        seconds: by model, for each epoch of each trial; None if they were not recorded.
+        values: by metric (or "seconds") and model; NaN if a value is missing or not finite.
         ratios: for each trial, validation images per training image; NaN if not recorded.
-        codes: by version of the code, in how many trials it has trained each model.
-        damage: what is wrong with files of the run, if anything is.
+        codes: the versions of the code that trained the networks.
+        damage: a clause for each corrupted file of the run.
         held_out: the name of the images of an evaluation, if networks were measured on others than
             the run's. It begins with "held-out" if none of them is the run's own.
-        recorded: versions, machine and images of the run's last start.
+        recorded: versions, machine and images, when the run was last started.
         samples: some of the images.
         observed: by model, what was observed of its trials.
         networks: files of networks, relative to the folder.
@@ -78,9 +79,8 @@ class Run:
     epochs: NDArray[np.int64]
     measured: Mapping[str, NDArray[np.bool_]]
     values: Mapping[tuple[str, str], Floats]
-    seconds: Mapping[str, Floats] | None
     ratios: Floats
-    codes: Mapping[str, Mapping[str, int]]
+    codes: tuple[str, ...]
     damage: tuple[str, ...]
     held_out: str | None
     recorded: Mapping[str, Any]
@@ -92,6 +92,12 @@ class Run:
     def comparisons(self) -> tuple[Comparison, ...]:
         """A row of the table for each metric and model; computed once."""
         return compare(self)
+
+    @property
+    def seconds(self) -> dict[str, Floats] | None:
+        """The seconds of each epoch of each trial by model; None if they were not recorded."""
+        found = {m: self.values["seconds", m] for m in self.models if ("seconds", m) in self.values}
+        return found or None
 
     @property
     def title(self) -> str:
@@ -153,11 +159,6 @@ class Run:
             config=self.config.model_copy(update={"models": chosen}) if models else self.config,
             models=chosen,
             metrics=tuple(self.metric(name) for name in shown),
-            codes={
-                code: {model: trials[model] for model in chosen if model in trials}
-                for code, trials in self.codes.items()
-                if not trials.keys().isdisjoint(chosen)
-            },
             observed={model: self.observed[model] for model in chosen},
         )
 
@@ -210,55 +211,59 @@ def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
     settings, config, study = read_settings(folder, own)
     frame, damage = _rows(folder, config, study)
     found = frame["model"].unique(maintain_order=True).to_list()
-    models = [model for model in config.models if model in found]
-    models += [model for model in found if model not in models]
+    models = tuple(dict.fromkeys([*(m for m in config.models if m in found), *found]))
     metrics = (TRAIN_LOSS, *metrics_in(frame.columns, study))
     trials, rows = np.unique(frame["trial"].to_numpy(), return_inverse=True)
     epochs, columns = np.unique(frame["epoch"].to_numpy(), return_inverse=True)
+    shape = len(trials), len(epochs)
     measured: dict[str, NDArray[np.bool_]] = {}
     values: dict[tuple[str, str], Floats] = {}
     for model in models:
         own_rows = (frame["model"] == model).to_numpy()
         where = rows[own_rows], columns[own_rows]
-        measured[model] = np.zeros((len(trials), len(epochs)), bool)
+        measured[model] = np.zeros(shape, bool)
         measured[model][where] = True
         for name in (*(metric.name for metric in metrics), "seconds"):
             if name in frame.columns:
                 column = frame[name].to_numpy()[own_rows]
-                array = np.full((len(trials), len(epochs)), np.nan)
-                array[where] = np.where(np.isfinite(column), column, np.nan)
-                values[name, model] = array
-    has_seconds = "seconds" in frame.columns
+                values[name, model] = np.full(shape, np.nan)
+                values[name, model][where] = np.where(np.isfinite(column), column, np.nan)
+    observed = {
+        model: [
+            seen
+            for trial in trials
+            if (seen := read_observed(JobFiles.of(folder, int(trial) - 1, model).observed))
+        ]
+        for model in models
+    }
+    ratios = np.full(len(trials), np.nan)
+    if set(COUNTS) <= set(frame.columns):
+        by_trial = frame.group_by("trial").agg(pl.col(*COUNTS).first()).sort("trial")
+        training, validation = (by_trial[name].to_numpy() for name in COUNTS)
+        ratios = validation / training
+    starts, held_out = read_starts(folder), folder / HELD_OUT
+    last = starts[-1] if starts else {}
+    networks = (str(path.relative_to(folder)) for path in folder.glob("trials/*/*.safetensors"))
     return Run(
         folder=folder,
         config=config,
         settings=settings,
         study=study,
         name=frame["study"][0],
-        models=tuple(models),
+        models=models,
         metrics=metrics,
         trials=trials,
         epochs=epochs,
         measured=measured,
-        values={key: array for key, array in values.items() if key[0] != "seconds"},
-        seconds={m: values["seconds", m] for m in models} if has_seconds else None,
-        ratios=_ratios(frame, trials),
-        codes=_codes(frame, models),
+        values=values,
+        ratios=ratios,
+        codes=tuple(sorted(set(frame["code"]))) if "code" in frame.columns else (),
         damage=damage,
-        held_out=_held_out(folder),
-        recorded=_recorded(folder),
+        held_out=held_out.read_text("utf-8", "replace") if held_out.is_file() else None,
+        recorded={name: last[name] for name in RECORDED if name in last},
         samples=read_samples(folder),
-        observed={
-            model: [
-                seen
-                for trial in trials
-                if (seen := read_observed(JobFiles.of(folder, int(trial) - 1, model).observed))
-            ]
-            for model in models
-        },
-        networks=tuple(
-            sorted(str(path.relative_to(folder)) for path in folder.glob("trials/*/*.safetensors"))
-        ),
+        observed=observed,
+        networks=tuple(sorted(networks)),
     )
 
 
@@ -284,7 +289,7 @@ def read_settings(
 def _rows(
     folder: Path, config: RunConfig, study: Study[Any] | None
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return all epochs so far, also of networks that are being trained, and what is damaged.
+    """Return all epochs so far, and a clause for each corrupted file.
 
     The rows come from the jobs' own files; from the table if it was copied without those.
     """
@@ -316,34 +321,3 @@ def metrics_in(columns: Sequence[str], study: Study[Any] | None) -> tuple[Metric
         return tuple(metric for metric in study.measured if metric.name in columns)
     known = ("study", "model", "trial", "epoch", TRAIN_LOSS.name, *NOT_METRICS, "kept_at_epoch")
     return tuple(metric_by_name(name) for name in columns if name not in known)
-
-
-def _ratios(frame: pl.DataFrame, trials: NDArray[np.int64]) -> Floats:
-    if not set(COUNTS) <= set(frame.columns):
-        return np.full(len(trials), np.nan)
-    by_trial = frame.group_by("trial").agg(pl.col(*COUNTS).first()).sort("trial")
-    training, validation = (by_trial[name].to_numpy() for name in COUNTS)
-    ratios: Floats = validation / training
-    return ratios
-
-
-def _recorded(folder: Path) -> dict[str, Any]:
-    starts = read_starts(folder)
-    shown = ("images", "command", "started", "machine", "versions", "unreadable")
-    return {name: starts[-1][name] for name in shown if name in starts[-1]} if starts else {}
-
-
-def _held_out(folder: Path) -> str | None:
-    path = folder / HELD_OUT
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
-
-
-def _codes(frame: pl.DataFrame, models: Sequence[str]) -> dict[str, dict[str, int]]:
-    if "code" not in frame.columns:
-        return {}
-    trials = frame.group_by("code", "model").agg(pl.col("trial").n_unique())
-    counts = {(code, model): count for code, model, count in trials.rows()}
-    return {
-        code: {model: counts[code, model] for model in models if (code, model) in counts}
-        for code in sorted(frame["code"].unique().to_list())
-    }

@@ -1,12 +1,11 @@
 """Statistics of a report: medians, paired differences, and how certain a difference is.
 
-Note [Trials share images]: every trial splits the same images anew. Two trials train on images of
-which most are the same, so their differences resemble each other more than those on new images
-would, and an interval that takes them to be independent is too narrow: a quarter as wide as the
-corrected one for 30 trials of a 70/30 split, an eighth with a quarter of the training images.
-Nadeau & Bengio, "Inference for the generalization error", Machine Learning 52 (2003), therefore add
-to the variance of the mean, s²/J for J trials, the share of it that more trials cannot take away:
-s² n₂/n₁, with n₂ images that validate and n₁ that train.
+Note [Trials share images]: every trial is a new split of the same images. Two trials have most of
+their training images in common, so their differences are correlated. An interval for independent
+differences is too narrow: a quarter as wide as the corrected one for 30 trials of a 70/30 split, an
+eighth with a quarter of the training images. Nadeau & Bengio, "Inference for the generalization
+error", Machine Learning 52 (2003), add s² n₂/n₁ to the variance of the mean, s²/J for J trials,
+with n₁ training and n₂ validation images. More trials do not reduce this term.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Estimate:
 
     @property
     def sign(self) -> int:
-        """−1 or 1 if the whole interval lies on that side of zero and may decide; 0 if not."""
+        """The sign of the whole interval; 0 if it contains zero or has too few trials."""
         if self.trials < FEWEST or not (self.low > 0 or self.high < 0):
             return 0
         return 1 if self.low > 0 else -1

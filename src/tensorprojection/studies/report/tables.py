@@ -1,4 +1,4 @@
-"""The table of a run, on a console and as Markdown, CSV and LaTeX, and each difference in words."""
+"""The table of a run for the console, Markdown, CSV and LaTeX, and each difference in words."""
 
 from __future__ import annotations
 
@@ -22,20 +22,9 @@ CORRECTED = (
     "(Nadeau & Bengio 2003), with {ratio:.3g} validation images for each training image. A "
     "difference is undecided for new images if the interval contains zero."
 )
-NO_RATIO = (
-    "Difference: the mean over the trials. All trials split the same images, so their differences "
-    "are not independent. The numbers of training and validation images are not recorded, so there "
-    "is no interval that is corrected for it."
-)
-ONE_SPLIT = (
-    "Difference: the median over the trials, with its 95 % bootstrap interval. All "
-    "trials have the one split that the images come with: the interval is about other inits and "
-    "orders of batches, not about other images."
-)
-HELD_OUT = (
-    "Difference: the median over the trials, with its 95 % bootstrap interval. All "
-    "trials are measured on the same images: the interval is about networks from other splits, "
-    "inits and orders of batches, not about other images."
+BOOTSTRAP = (
+    "Difference: the median over the trials, with its 95 % bootstrap interval. All trials "
+    "{share}: the interval is about {others}inits and orders of batches, not about other images."
 )
 
 
@@ -74,21 +63,21 @@ def count(how_many: int, what: str) -> str:
 
 
 def sentence(run: Run, row: Comparison) -> str:
-    """Return a model's difference from the base in words, and what the trials decide."""
+    """Return a model's difference from the base in words, with the verdict."""
     title, base = run.model_title(row.model), run.model_title(BASE)
     found = row.difference
     if found is None:
         return f"{title} cannot be compared with {base}: no trial has both."
-    told = f"{number(found.value, '+')} {run.metric_title(row.metric)} against {base}"
+    text = f"{number(found.value, '+')} {run.metric_title(row.metric)} against {base}"
     if ends := interval(found):
-        told += f" (95 % interval {ends})"
+        text += f" (95 % interval {ends})"
     if row.better is not None:
-        told += f", better in {row.better} of {count(found.trials, 'trial')}"
-    return f"{title}: {told}: {verdict(run, row)}."
+        text += f", better in {row.better} of {count(found.trials, 'trial')}"
+    return f"{title}: {text}: {verdict(run, row)}."
 
 
 def verdict(run: Run, row: Comparison) -> str:
-    """Return what the trials decide: better, worse, or nothing."""
+    """Return the verdict: better, worse, undecided, or too few trials."""
     found = row.difference
     if found is None or found.trials < FEWEST:
         return "too few trials to decide"
@@ -101,7 +90,7 @@ def verdict(run: Run, row: Comparison) -> str:
 
 
 def notes(run: Run) -> list[str]:
-    """Return how to read the table, and what it leaves out."""
+    """Return the notes below the table: its statistics, and what it leaves out."""
     rows = run.comparisons
     text = f"Medians and 25–75 % ranges over {_trials(run)}."
     if run.held_out is None:
@@ -125,14 +114,9 @@ def notes(run: Run) -> list[str]:
     if absent := [model for model in run.config.models if model not in run.models]:
         result.append(f"Without results so far: {', '.join(map(run.model_title, absent))}.")
     if len(run.codes) > 1:
-        each = "; ".join(
-            f"{code}: "
-            + ", ".join(f"{run.model_title(m)} in {count(n, 'trial')}" for m, n in by.items())
-            for code, by in run.codes.items()
-        )
         result.append(
             "Trained by more than one version of the code, so that a difference may be one of the "
-            f"code and not of the networks. {each}."
+            f"code and not of the networks: {'; '.join(run.codes)}."
         )
     return result + [f"{text}; left out from there on. tpl run restores it." for text in run.damage]
 
@@ -144,11 +128,14 @@ def compares(run: Run) -> bool:
 
 def _about_difference(run: Run) -> str:
     if run.held_out is not None:
-        return HELD_OUT
+        return BOOTSTRAP.format(
+            share="are measured on the same images", others="networks from other splits, "
+        )
     if run.one_split:
-        return ONE_SPLIT
-    ratio = float(run.ratios.mean())
-    return NO_RATIO if math.isnan(ratio) else CORRECTED.format(ratio=ratio)
+        return BOOTSTRAP.format(
+            share="have the one split that the images come with", others="other "
+        )
+    return CORRECTED.format(ratio=float(run.ratios.mean()))
 
 
 def _trials(run: Run) -> str:
@@ -256,20 +243,19 @@ def _line(texts: Sequence[str]) -> str:
 
 def as_csv(run: Run) -> str:
     """Return a line for each metric and model, with all digits; empty if there is no number."""
-    found = []
+    found: list[dict[str, Any]] = []
     for row in run.comparisons:
         of = row.difference
-        line: dict[str, Any] = {"metric": row.metric, "model": row.model}
-        line |= {"title": run.model_title(row.model), "trials": row.trials}
-        line |= {"last_epoch": row.last_epoch, "best_epoch": row.best_epoch}
-        for when, values in (("last", row.last), ("best", row.best)):
-            names = (f"{when}_25", f"{when}_median", f"{when}_75")
-            line |= dict(zip(names, values, strict=True))
-        line |= {"pairs": of.trials if of else 0, "better": row.better if of else None}
-        line |= {"difference": of.value if of else None}
-        line |= {"low": of.low if of else None, "high": of.high if of else None}
-        found.append(line | {"interval": of.kind if of else None})
+        found.append(
+            {"metric": row.metric, "model": row.model, "title": run.model_title(row.model)}
+            | {"trials": row.trials, "last_epoch": row.last_epoch, "best_epoch": row.best_epoch}
+            | dict(zip(("last_25", "last_median", "last_75"), row.last, strict=True))
+            | dict(zip(("best_25", "best_median", "best_75"), row.best, strict=True))
+            | {"pairs": of.trials if of else 0, "better": row.better if of else None}
+            | {name: getattr(of, name, None) for name in ("value", "low", "high", "kind")}
+        )
     frame = pl.DataFrame(found, infer_schema_length=None)
+    frame = frame.rename({"value": "difference", "kind": "interval"})
     # A spreadsheet takes a text that begins like this for a formula, and computes it.
     formula = pl.col(pl.String).str.contains(r"^[=+\-@\t\r]")
     frame = frame.with_columns(

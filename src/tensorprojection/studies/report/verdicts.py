@@ -18,13 +18,13 @@ UNDECIDED: Word = "undecided at this size"
 WORDS: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
 
 RULE = (
-    "The networks of a trial saw the same images, so they are compared trial by trial, and the "
+    "The networks of a trial have the same split, so they are compared trial by trial, and the "
     "differences give a 95 % interval: of their mean, corrected for trials that share images "
     "(Nadeau & Bengio 2003) with the run's own numbers of training and validation images; if all "
     f"trials have one split of the images, of their median by the bootstrap. Fewer than {FEWEST} "
     "trials decide nothing.",
-    "A claim is supported if the whole interval lies on the claimed side of zero, for “nearly "
-    "the same” within the margin; not supported if the whole interval lies on the other side, "
+    "A claim is supported if the whole interval has the claimed sign, for “nearly "
+    "the same” within the margin; not supported if the whole interval has the other sign, "
     "for “nearly the same” outside of the margin; undecided at this size in all other cases. A "
     "claim about every epoch is supported if it holds at all epochs, and not supported if it is "
     "rejected at any.",
@@ -138,9 +138,9 @@ def _at_each(run: Run, claim: Claim, difference: Floats, last: int) -> Verdict:
         word: Word = "supported"
     else:
         word = "not supported" if counts["not supported"] else UNDECIDED
-    told = ", ".join(f"{word} at {count}" for word, count in counts.items() if count)
+    each = ", ".join(f"{word} at {count}" for word, count in counts.items() if count)
     at_end = _evidence(run, claim, found[-1], f"epoch {last}")
-    return Verdict(claim, word, f"Of {len(words)} epochs: {told}. {at_end}")
+    return Verdict(claim, word, f"Of {len(words)} epochs: {each}. {at_end}")
 
 
 def _spread(run: Run, claim: Claim, pair: list[Floats]) -> Verdict:
@@ -154,13 +154,13 @@ def _spread(run: Run, claim: Claim, pair: list[Floats]) -> Verdict:
     low, high = (float(v) for v in np.quantile(widths[0] - widths[1], (0.025, 0.975)))
     now = [float(_width(values[both][None])[0]) for values in pair]
     found = Estimate("bootstrap median", now[0] - now[1], low, high, trials)
-    told = (
+    evidence = (
         f"{capital(run.metric_title(claim.metric))}, mean width of the quartile band over "
         f"epochs 1 to {pair[0].shape[1]}: {run.model_title(claim.model)} {number(now[0])}, "
         f"{run.model_title(claim.than)} {number(now[1])}; 95 % interval of the difference "
         f"{interval(found)}, {trials} trials."
     )
-    return Verdict(claim, decide(claim, found), told)
+    return Verdict(claim, decide(claim, found), evidence)
 
 
 def _width(values: Floats) -> Floats:
