@@ -32,7 +32,7 @@ _WHERE = {
     "Data": "inputs",
     "ImageKind": "data.images",
     "ImageSet": "data.images",
-    "Metric": "trial.metrics",
+    "Metric": "training.metrics",
     "RunConfig": "config",
     "RunInputs": "inputs",
     "Study": "study",

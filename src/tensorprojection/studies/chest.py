@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from .claims import Claim
-from .config import Absent, Place, RunConfig
+from .config import RunConfig
 from .data.augment import Augmentation, Copies, make_copies, open_copies, rows_for
 from .data.images import ImageKind, ImageSet
 from .data.phantoms import chest as phantoms
@@ -37,7 +37,7 @@ from .networks.backbones import (
 from .networks.chest_head import HEADS, chest_head, init_from_mpca
 from .networks.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .study import Study
-from .training.split import trial_split
+from .training.seeds import trial_split
 
 IMAGES = ImageKind(
     name="chest",
@@ -57,12 +57,8 @@ CHANGES = Augmentation(rotation=10, shift=0.05, zoom=0.05, shear=0.05)
 class ChestConfig(RunConfig):
     """The settings of a run of this study."""
 
-    backbone: str = Field(
-        description="The frozen network: densenet121 or efficientnet-lite0.",
-    )
-    weights: Annotated[str | None, Absent("default"), Place()] = Field(
-        None, description="File with the frozen network's weights."
-    )
+    backbone: str = Field(description="The frozen network: densenet121 or efficientnet-lite0.")
+    weights: str | None = Field(None, description="File with the frozen network's weights.")
     dropout: float = Field(ge=0, lt=1, description="Dropout before the last layer; 0 for none.")
 
 

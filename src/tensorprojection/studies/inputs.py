@@ -18,7 +18,7 @@ __all__ = ["Data", "Progress", "Rows", "RunInputs"]
 class Data(Protocol):
     """A study's samples, by row: images or features, originals and copies alike.
 
-    Any object with these two methods is one; a study's ``open`` returns it.
+    Any object with these two methods can be one; a study's ``open`` returns it.
 
     >>> import numpy as np, torch
     >>> class Noise:
@@ -34,7 +34,7 @@ class Data(Protocol):
     """
 
     def split(self, trial: int) -> tuple[Rows, Rows]:
-        """Return the rows that train and the rows that validate in that trial."""
+        """Return the training rows and the validation rows of that trial."""
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the network's inputs for these rows, and the targets."""
@@ -48,7 +48,7 @@ class RunInputs:
     {'weights': '00...'}
 
     Args:
-        folders: where images, copies and features are cached, by those names.
+        folders: of the cached images, copies and features, by these names.
         source: of the images, for the record.
         unreadable: files that were left out.
         weights: the sha256 of a frozen network's, None without one.
@@ -57,12 +57,10 @@ class RunInputs:
     folders: dict[str, Path]
     source: str
     unreadable: tuple[str, ...] = ()
-    weights: str | None = None  # of a frozen network: their sha256
+    weights: str | None = None
 
     def identity(self) -> dict[str, str]:
-        """Return checksums of what the results depend on, the same wherever it was made."""
-        found: dict[str, str] = {}
-        for name in ("images", "copies"):
-            if name in self.folders:
-                found[name] = checksum(self.folders[name])
+        """Return checksums of the data that the results depend on, the same on every machine."""
+        folders = {n: folder for n, folder in self.folders.items() if n in ("images", "copies")}
+        found = {name: checksum(folder) for name, folder in folders.items()}
         return found if self.weights is None else {**found, "weights": self.weights}

@@ -24,7 +24,7 @@ from .inputs import Progress, Rows, RunInputs
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.unet import FORMS, unet
 from .study import Study
-from .training.split import trial_split
+from .training.seeds import trial_split
 
 IMAGES = ImageKind(
     name="kvasir",

@@ -18,8 +18,14 @@ from .errors import StudyError
 from .image_data import open_image_data, prepare_images
 from .inputs import Data, Progress, RunInputs
 from .networks.layer_rows import ModelTable, tables_of
-from .training.losses import dice_loss
-from .training.metrics import CLASSIFICATION, SEGMENTATION, Classification, Metric, Segmentation
+from .training.metrics import (
+    CLASSIFICATION,
+    SEGMENTATION,
+    Classification,
+    Metric,
+    Segmentation,
+    dice_loss,
+)
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 

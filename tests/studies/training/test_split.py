@@ -7,7 +7,7 @@ from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.training.split import trial_split
+from tensorprojection.studies.training.seeds import trial_split
 
 LABELS = np.repeat(np.arange(4), [100, 100, 60, 40])
 IMAGES = ImageSet(

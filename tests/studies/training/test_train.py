@@ -22,7 +22,7 @@ from tensorprojection.studies.study import Study
 from tensorprojection.studies.training import checkpoint
 from tensorprojection.studies.training import train as training
 from tensorprojection.studies.training.job import Epoch, Job, Notice, Step
-from tensorprojection.studies.training.seeds import batch_order, start_seed
+from tensorprojection.studies.training.seeds import batch_order, init_seed
 from tensorprojection.studies.training.train import train
 
 
@@ -414,7 +414,7 @@ def test_the_hope_penalty_is_minimised_but_is_no_part_of_the_loss(tmp_path):
     events = trained(tmp_path, job, spy.study, config, data)
     (row,) = rows(tmp_path, job)
 
-    torch.manual_seed(start_seed(config.seed, 0))
+    torch.manual_seed(init_seed(config.seed, 0))
     network = study.network(config, "hope", torch.empty(0))
     network.to(memory_format=torch.channels_last)
     order = data.split(0)[0][batch_order(config.seed, 0, 1, len(data.split(0)[0]))]
@@ -623,7 +623,10 @@ def test_killed_between_the_files_of_an_epoch(epoch, written, tmp_path, monkeypa
     trained(tmp_path / "run", *what)
     assert rows(tmp_path / "run", job) == rows(tmp_path / "whole", job)
     whole = JobFiles.of(tmp_path / "whole", job.trial, job.model)
-    assert same_states(checkpoint.read(files.checkpoint), checkpoint.read(whole.checkpoint))
+    assert same_states(
+        checkpoint.load(files.checkpoint.read_bytes(), files.checkpoint),
+        checkpoint.load(whole.checkpoint.read_bytes(), whole.checkpoint),
+    )
     one, other = read_observed(files.observed), read_observed(whole.observed)
     assert one.arrays.keys() == other.arrays.keys()
     assert all(np.array_equal(one.arrays[k], other.arrays[k]) for k in one.arrays)

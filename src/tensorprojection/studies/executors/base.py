@@ -121,7 +121,7 @@ def _given_up(lost: Lost) -> Failed:
     return Failed(
         lost.job,
         f"its process ended {ATTEMPTS} times with {lost.how}. If that is for lack of memory, run "
-        "again with fewer `jobs` or a smaller `batch`: what was computed is saved.",
+        "again with fewer --jobs or a smaller --batch: what was computed is saved.",
     )
 
 
@@ -162,10 +162,10 @@ class JobTrainer:
         """Train the job from this state on; ``emit`` is called with its events."""
         task = self.task
         now = code_version(task.study)
-        if now != task.code:  # a process that starts later must not bring newer code into the run
+        if now != task.code:  # changed since the run started, or on a node of a cluster
             why = (
-                f"the code was changed while the run went on: it was {task.code}, now {now}. Run "
-                "again with the code as it was, or with `mix_versions`."
+                f"its process has other code than the run: {now}, not {task.code}. Run again with "
+                "the same code everywhere, or with --mix-versions."
             )
             return Failed(job, why, stop=True)
         try:
@@ -199,6 +199,6 @@ def _too_little_memory(error: Exception) -> str | None:
     if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
         return None
     return (
-        "it needs more memory than there is. Run again with a smaller `batch` or `size`, or "
-        "fewer `jobs`: what was computed is saved."
+        "it needs more memory than there is. Run again with a smaller --batch or --size, or "
+        "fewer --jobs: what was computed is saved."
     )

@@ -21,9 +21,9 @@ from ..config import PHANTOMS, RunConfig
 from ..config import read_run as read_config
 from ..errors import NotImportedError, StudyError
 from ..observed import Observed, read_observed
-from ..record import read_starts
 from ..registry import config_of, find_study
 from ..results import (
+    BY_CLASS,
     COUNTS,
     HELD_OUT,
     NOT_METRICS,
@@ -31,6 +31,7 @@ from ..results import (
     JobFiles,
     checked_table,
     gather,
+    read_starts,
     read_table,
 )
 from ..samples import Samples, read_samples
@@ -315,7 +316,8 @@ def metrics_in(columns: Sequence[str], study: Study[Any] | None) -> tuple[Metric
     if study is not None:
         return tuple(metric for metric in study.measured if metric.name in columns)
     known = ("study", "model", "trial", "epoch", TRAIN_LOSS.name, *NOT_METRICS, "kept_at_epoch")
-    return tuple(metric_by_name(name) for name in columns if name not in known)
+    names = [name for name in columns if name not in known and BY_CLASS not in name]
+    return tuple(metric_by_name(name) for name in names)
 
 
 def _ratios(frame: pl.DataFrame, trials: NDArray[np.int64]) -> Floats:
