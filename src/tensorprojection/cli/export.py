@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from .settings import OwnStudy, TrialNumber, own_study, trial_number
+from .settings import OwnStudy, TrialNumber, own_study
 
 
 def export(
@@ -30,7 +30,7 @@ def export(
     from ..studies.trained import export as write
 
     check_new(to, SUFFIXES)
-    trained = load_network(folder, model, trial_number(trial), own_study(study))
+    trained = load_network(folder, model, trial, own_study(study))
     difference = write(trained, to)
     about = trained.about
     Console(highlight=False).print(

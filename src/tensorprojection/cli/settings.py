@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from ..studies.config import RunConfig, absolute, own_settings
-from ..studies.errors import StudyError
 
 if TYPE_CHECKING:
     from ..studies.study import Study
@@ -26,7 +25,8 @@ OwnStudy = Annotated[
     Parameter(help="The .py file of the run's own study. Its code is run, so it must be yours."),
 ]
 TrialNumber = Annotated[
-    str, Parameter(help='Its number, from 1; "best" has the lowest validation loss.')
+    int | Literal["best"],
+    Parameter(help='Its number, from 1; "best" has the lowest validation loss.'),
 ]
 
 
@@ -35,15 +35,6 @@ def own_study(given: str | None) -> Study[Any] | None:
     from ..studies.registry import import_study
 
     return None if given is None else import_study(given)
-
-
-def trial_number(given: str) -> int | Literal["best"]:
-    """Return the trial that the user names."""
-    if given == "best":
-        return "best"
-    if not given.isdigit():
-        raise StudyError(f"Expected a trial's number or best, got {given!r}.")
-    return int(given)
 
 
 def names_in(text: str) -> tuple[str, ...]:

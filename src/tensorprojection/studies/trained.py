@@ -46,7 +46,7 @@ from .results import HELD_OUT, JobFiles, write_results
 from .samples import write_samples
 from .study import Study
 from .training.observer import Observer
-from .training.train import output_of
+from .training.train import computed, output_of
 
 Trial = int | Literal["best"]
 Network = Callable[[Tensor], Tensor]
@@ -533,4 +533,5 @@ def _measure(
                     )
                 own.update(output, y)
                 observer.update(output, y)
-    return [own.compute() for own in metrics]
+    names = networks[0].about.class_names
+    return [computed(own, names) for own in metrics]

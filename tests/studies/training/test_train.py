@@ -324,13 +324,6 @@ def test_rows_and_events(name, tmp_path):
     assert there == {f"{job.model}.{kind}" for kind in ("jsonl", "pt", "observed.npz")}
 
 
-def test_two_steps_as_one():
-    job = Job(3, "tpl")
-    assert str(job) == "trial 4 tpl"
-    both = Step(job, 2, 16, 0.25).after(Step(job, 1, 4, 0.125))
-    assert both == Step(job, 2, 20, 0.375)
-
-
 # The same by other means
 
 

@@ -30,12 +30,11 @@ from ..data.stored import content_of, receive
 from ..errors import StudyError
 from ..processes import end_with_parent, memory_settings, start_process
 from ..training.checkpoint import JobState, resume
-from ..training.job import Done, Epoch, Event, Failed, Job, MergedSteps, Notice, Step
+from ..training.job import Done, Epoch, Event, Failed, Job, Notice, Step
 from .base import JobTrainer, Lost, Task, run_pool
 
 CONNECT_SECONDS = 60.0  # for the cluster to answer
 PLACE_SECONDS = 30.0  # without any job in training, until the cluster is checked again
-STEP_SECONDS = 1.0  # between two steps of a job: there may be a thousand workers
 UNSENT = 16  # events of an actor that may wait for the driver before its training does
 
 
@@ -328,8 +327,7 @@ class Trainer:
             for folder, arrays in self.sent.items():
                 receive(folder, {name: ray.get(array) for name, array in arrays.items()})
             trainer = JobTrainer(self.task)  # here: torch's number of threads is a thread's own
-            emit = MergedSteps(self.events.put, STEP_SECONDS)
-            self.events.put(trainer.train(job, state, emit))
+            self.events.put(trainer.train(job, state, self.events.put))
         except Exception:  # otherwise the driver would wait forever
             self.events.put(Failed(job, traceback.format_exc()))
 

@@ -25,7 +25,7 @@ from ..errors import StudyError
 from ..inputs import Data, Rows
 from ..network_file import About, Keep, encode_network, score
 from ..results import BY_CLASS, COUNTS, NOT_METRICS, EpochRow, Saved
-from ..study import Study
+from ..study import Metrics, Study
 from . import checkpoint
 from .checkpoint import JobState
 from .job import Emit, Epoch, Job, Step
@@ -34,8 +34,8 @@ from .seeds import batch_order, init_seed
 
 T = TypeVar("T")
 
-# Training images from which a network may be initialized.
-FIRST = 256
+FIRST = 256  # training images from which a network may be initialized
+STEP_SECONDS = 0.5  # the least time between two events within an epoch
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,18 @@ def train_epoch(now: Training, epoch: int, emit: Emit = lambda event: None) -> f
     order = now.training[batch_order(config.seed, now.job.trial, epoch, count)]
     for group in now.optimizer.param_groups:
         group["lr"] = learning_rate(config, epoch)
-    loss = 0.0
+    loss, images, emitted, last = 0.0, 0, 0, time.monotonic()
     now.network.train()
     for x, y in batches(now.data, order, config):
         value = train_step(now, x, y)
         if not math.isfinite(value):
             raise diverged(now, f"the training loss is {value} in epoch {epoch}")
         loss += value * len(x)
-        emit(Step(now.job, epoch, len(x), len(x) / count / config.epochs))
+        images += len(x)
+        # There can be hundreds of steps per second, and hundreds of workers.
+        if images == count or time.monotonic() - last > STEP_SECONDS:
+            more, emitted, last = images - emitted, images, time.monotonic()
+            emit(Step(now.job, epoch, more, more / count / config.epochs))
     return loss / count
 
 
@@ -188,11 +192,16 @@ def validate(now: Training) -> dict[str, float]:
             _measured(now, metrics.update, output, y)
             if observer is not None:
                 observer.update(output, y)
+    return computed(metrics, now.class_names)
+
+
+def computed(metrics: Metrics, class_names: Sequence[str]) -> dict[str, float]:
+    """Return the metrics by name; those by class have the class in their name."""
     by_class: dict[str, list[float]] = getattr(metrics, "by_class", dict)()
     return metrics.compute() | {
         f"{name}{BY_CLASS}{of}": value
         for name, values in by_class.items()
-        for of, value in zip(now.class_names, values, strict=False)
+        for of, value in zip(class_names, values, strict=False)
     }
 
 
