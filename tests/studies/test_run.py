@@ -29,7 +29,7 @@ from tensorprojection.studies.processes import start_process
 from tensorprojection.studies.registry import STUDIES, read_config
 from tensorprojection.studies.report.charts import caption
 from tensorprojection.studies.report.run import read_run
-from tensorprojection.studies.report.tables import as_markdown
+from tensorprojection.studies.report.tables import as_markdown, number
 from tensorprojection.studies.results import (
     NOT_METRICS,
     JobFiles,
@@ -94,6 +94,14 @@ def test_what_a_run_leaves(study, finished, tmp_path):
         left = {path.suffix for path in unit.iterdir()}
         # The rows, the checkpoint, the kept network, and what the page draws.
         assert left == {".jsonl", ".pt", ".safetensors", ".npz"}
+
+
+def test_metrics_by_class_are_shown(finished):
+    """As medians over the trials, at the last epoch."""
+    rows = pl.read_parquet(finished / "results.parquet").filter(model="tpl1", epoch=2)
+    names = ("sensitivity: CNV", "specificity: CNV", "auc: CNV")
+    shown = " | ".join(number(float(np.median(rows[name]))) for name in names)
+    assert f"| TensorProjection 1 | CNV | {shown} |" in as_markdown(read_run(finished))
 
 
 def test_processes_do_not_matter(by_a_process, tmp_path):

@@ -55,7 +55,7 @@ class Run:
         trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
         epochs: the numbers of those with results; the columns of all arrays.
         measured: by model, True if there is a result for that trial and epoch.
-        values: by metric and model; NaN for a value that is missing or not finite.
+        values: by metric, also of one class, and model; NaN if it is missing or not finite.
         seconds: by model, for each epoch of each trial; None if they were not recorded.
         ratios: for each trial, validation images per training image; NaN if not recorded.
         codes: by version of the code, in how many trials it has trained each model.
@@ -223,7 +223,8 @@ def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
         where = rows[own_rows], columns[own_rows]
         measured[model] = np.zeros((len(trials), len(epochs)), bool)
         measured[model][where] = True
-        for name in (*(metric.name for metric in metrics), "seconds"):
+        by_class = [name for name in frame.columns if BY_CLASS in name]
+        for name in (*(metric.name for metric in metrics), *by_class, "seconds"):
             if name in frame.columns:
                 column = frame[name].to_numpy()[own_rows]
                 array = np.full((len(trials), len(epochs)), np.nan)
