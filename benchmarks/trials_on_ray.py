@@ -42,11 +42,12 @@ def main() -> None:
     given = parser.parse_args()
     config = resolve(OCT, "small", None, {"epochs": given.epochs, "images": given.images})
     ratios = []
-    with connected(RayOptions(), config) as cluster:
-        for _ in range(given.rounds):
-            here, ray = rate(run_jobs, config), rate(cluster.run_jobs, config)
-            ratios.append(ray / here)
-            print(f"local {here:.4f}, Ray {ray:.4f} epochs/s: {ratios[-1]:.2f}", flush=True)
+    for _ in range(given.rounds):
+        here = rate(run_jobs, config)
+        with connected(RayOptions(), config) as cluster:
+            ray = rate(cluster.run_jobs, config)
+        ratios.append(ray / here)
+        print(f"local {here:.4f}, Ray {ray:.4f} epochs/s: {ratios[-1]:.2f}", flush=True)
     print(f"Ray / local: {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
 
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 import pytest
@@ -155,17 +155,14 @@ def test_from_outside_of_the_cluster(tmp_path, monkeypatch):
 def test_a_run_goes_from_here_to_ray_and_back(cluster, tmp_path):
     """More epochs each time, and a file of lines that was lost is there again."""
     models = ("base", "tpl2")
-    with nodes(cluster, 2), executor(smoke("oct"), cluster.address) as there:
-        for epochs, execute in (
-            (2, run_jobs),
-            (4, there.run_jobs),
-            (6, run_jobs),
-            (6, there.run_jobs),
-        ):
+    with nodes(cluster, 2):
+        for epochs, on_ray in ((2, False), (4, True), (6, False), (6, True)):
             config = smoke("oct", trials=1, models=models, epochs=epochs)
-            if epochs == 6 and execute != run_jobs:
+            if epochs == 6 and on_ray:
                 JobFiles.of(tmp_path / "mixed", 0, "tpl2").lines.unlink()
-            assert carry_out(config, tmp_path / "mixed", execute=execute).failures == ()
+            with executor(config, cluster.address) if on_ray else nullcontext() as there:
+                execute = there.run_jobs if on_ray else run_jobs
+                assert carry_out(config, tmp_path / "mixed", execute=execute).failures == ()
     carry_out(smoke("oct", trials=1, models=models, epochs=6), tmp_path / "local")
     assert results(tmp_path / "mixed").equals(results(tmp_path / "local"))
     assert files(tmp_path / "mixed") == files(tmp_path / "local")
@@ -282,10 +279,10 @@ def test_without_ray(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "device", "match"),
     [
-        ({"gpus": 0.5}, "cpu", "Expected --gpus-per-trial with --device cuda, .* 0.5 with cpu"),
-        ({"gpus": 1.5}, "cuda", "a share of a GPU or whole GPUs, got 1 and 1.5"),
-        ({"cpus": -1}, "cpu", "Expected --cpus-per-trial of 0 or more .* got -1 and 0"),
-        ({}, "cuda:1", "with --device cuda, whose number Ray chooses, .* with cuda:1"),
+        ({"gpus": 0.5}, "cpu", "only with --device cuda .* got 1 and 0.5 with --device cpu"),
+        ({"gpus": 1.5}, "cuda", "a share of a GPU or whole GPUs .* got 1 and 1.5"),
+        ({"cpus": -1}, "cpu", "Expected 0 or more --cpus-per-trial .* got -1 and 0"),
+        ({}, "cuda:1", ".Ray chooses its number.* with --device cuda:1"),
     ],
 )
 def test_what_one_trial_cannot_be_given(options, device, match):

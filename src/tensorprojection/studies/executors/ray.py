@@ -58,15 +58,12 @@ class RayOptions:
         on_gpu = config.device.startswith("cuda")
         cpus = float(config.threads) if self.cpus is None else self.cpus
         gpus = float(on_gpu) if self.gpus is None else self.gpus
-        if not (0 <= cpus < 10_000 and 0 <= gpus < 10_000) or (gpus > 1 and gpus % 1):
+        possible = 0 <= cpus < 10_000 and (0 <= gpus <= 1 or (gpus % 1 == 0 and gpus < 10_000))
+        if not possible or bool(gpus) != on_gpu or config.device.startswith("cuda:"):
             raise StudyError(
-                "Expected --cpus-per-trial of 0 or more and --gpus-per-trial of a share of a GPU "
-                f"or whole GPUs, got {cpus:g} and {gpus:g}."
-            )
-        if bool(gpus) != on_gpu or (on_gpu and config.device != "cuda"):
-            raise StudyError(
-                "Expected --gpus-per-trial with --device cuda, whose number Ray chooses, and only "
-                f"then, got {gpus:g} with {config.device}."
+                "Expected 0 or more --cpus-per-trial and, only with --device cuda (Ray chooses its "
+                "number), a share of a GPU or whole GPUs as --gpus-per-trial, got "
+                f"{cpus:g} and {gpus:g} with --device {config.device}."
             )
         return {"CPU": cpus, "GPU": gpus}
 
@@ -76,7 +73,7 @@ class RayOptions:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A connected cluster, and how many jobs it has room for."""
+    """A cluster that is connected for one run, and how many jobs it has room for."""
 
     link: Connection
     places: int
@@ -106,9 +103,9 @@ def connected(options: RayOptions, config: RunConfig) -> Iterator[Cluster]:
             where = options.address or "a cluster of its own"
             raise StudyError(f"Could not connect to Ray at {where}: {answer}")
         yield Cluster(ours, answer)
+    finally:
         ours.close()
         driver.join(10)
-    finally:
         driver.kill()
         driver.join()
 
@@ -126,11 +123,9 @@ class _Pool:
         Thread(target=self._send_all, daemon=True).start()
 
     def _send_all(self) -> None:
-        message: Any = self.task
         with suppress(OSError):  # the driver has died: receive finds out
-            while message is not None:
-                message = self.outbox.get()
-                self.link.send(message)
+            while True:
+                self.link.send(self.outbox.get())
 
     def submit(self, job: Job) -> None:
         state, notices = resume(job, self.task.files(job))
@@ -155,18 +150,14 @@ class _Pool:
         return [event]
 
     def close(self) -> None:
-        """Wait until the driver has ended all actors, so that no event is left in the pipe."""
-        self.outbox.put(None)
-        with suppress(EOFError, OSError):
-            while self.link.recv() is not None:
-                pass
+        self.link.close()  # the driver then ends, and its actors with it
 
 
 # In the driver
 
 
 def _drive(link: Connection, options: RayOptions, needed: dict[str, float]) -> None:
-    """Connect, then train the jobs of one task after the other."""
+    """Connect, then train jobs until the link is closed."""
     end_with_parent()
     import ray
 
@@ -179,13 +170,12 @@ def _drive(link: Connection, options: RayOptions, needed: dict[str, float]) -> N
         address = options.address or "local"
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **here)
         link.send(places(needed))
-        while True:
-            _Session(link, link.recv(), options, needed).run()
-            link.send(None)
-    except EOFError:
-        ray.shutdown()
     except Exception as error:  # Ray raises many kinds
         link.send(next(iter(str(error).strip().splitlines()), type(error).__name__))
+        return
+    with suppress(EOFError, OSError):  # the run has ended
+        _Session(link, link.recv(), options, needed).run()
+    ray.shutdown()
 
 
 @dataclass
@@ -219,11 +209,7 @@ class _Session:
         )
         while True:
             while self.link.poll(0 if self.actors else None):
-                if (message := self.link.recv()) is None:
-                    for actor in self.actors.values():
-                        ray.kill(actor)
-                    return
-                job, state = message
+                job, state = self.link.recv()
                 self.actors[job] = actor_class.remote(shared, sent)
                 self.actors[job].train.remote(job, state)
                 self.pending[self.actors[job].messages.remote()] = job

@@ -40,6 +40,7 @@ CLASSIFICATION = (
     Metric("specificity", "validation specificity, mean of classes", True),
     Metric("auc", "validation AUC, mean of classes", True),
 )
+# No Hausdorff distance: MONAI's at 95 % takes a quarter to a half of the time of a validation pass.
 SEGMENTATION = (
     Metric("loss", "validation loss", False),
     Metric("dice", "validation Dice score", True),
