@@ -217,7 +217,7 @@ def test_a_corrupted_network_is_trained_again_as_the_error_says(tmp_path, monkey
     assert "Remove it, and run the same command as before" in str(error.value)
     file.unlink()
     # Another epoch never takes its place.
-    with pytest.raises(StudyError, match=r"Expected saved networks in .*, got none"):
+    with pytest.raises(StudyError, match=r"a saved network of base in .*, got none"):
         trained.load_network(folder, "base")
     carry_out_here(config, folder)
     about, values = read_network(file)
@@ -441,7 +441,7 @@ def test_masks_have_the_size_of_their_images(run, tmp_path, picture, capsys):
     ("name", "content", "text"),
     [
         ("a.pt2", b"PK nothing", "Expected an .onnx file or the folder of a run, got .*a.pt2"),
-        ("a.onnx", b"nothing", "Could not read .* as an exported network"),
+        ("a.onnx", b"nothing", "Expected a network of tpl export in .*a.onnx: "),
         ("none.onnx", None, "Could not read .*none.onnx: No such file"),
     ],
 )

@@ -309,7 +309,7 @@ def read_onnx(path: Path) -> tuple[Network, Record]:
         raise StudyError(f"Could not read {path}: {error.strerror}.") from None
     except Exception as error:  # onnxruntime raises errors of its own kinds
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StudyError(f"Expected a network of tpl export in {path}: {first_line}.") from None
+        raise StudyError(f"Expected a network of tpl export in {path}: {first_line}") from None
     name = session.get_inputs()[0].name
     return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0]), record
 
