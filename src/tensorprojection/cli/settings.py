@@ -55,9 +55,7 @@ def flag(kind: Any, group: Group, text: str) -> Any:
 def setting_flags(study: Study[Any] | None, names: Iterable[str] | None = None) -> Flags:
     """Return a flag for each setting of the study; without one, of all of the paper's.
 
-    Args:
-        study: whose.
-        names: which of the settings that all studies share; default all.
+    ``names`` are those of the settings that all studies share; default all.
     """
     from ..studies.registry import STUDIES
 

@@ -26,7 +26,7 @@ Keep = Literal["best", "last", "none"]
 class About(BaseModel):
     """A description of a saved network."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     config: dict[str, Any]  # the run's settings
     model: str

@@ -85,12 +85,10 @@ def split_reference(reference: str) -> tuple[Path | None, str]:
 def config_of(
     settings: Mapping[str, Any], file: Path | None = None, own: Study[Any] | None = None
 ) -> RunConfig:
-    """Return the configuration of these settings.
+    """Return the configuration of these settings, which name their study.
 
-    Args:
-        settings: they name their study.
-        file: that holds them, for errors.
-        own: the study that the user has named. It is used if theirs is not one of the paper's.
+    ``own`` is the study that the user has named; it is used if theirs is not one of the paper's.
+    Errors name the file.
     """
     reference = settings.get("study")
     try:

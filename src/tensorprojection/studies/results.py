@@ -210,14 +210,7 @@ def read_table(path: Path) -> pl.DataFrame:
 def checked_table(
     frame: pl.DataFrame, path: Path, study: str, metrics: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the table's columns of a run, with their types checked.
-
-    Args:
-        frame: the table.
-        path: its file, for errors.
-        study: the name that all its rows must have.
-        metrics: the columns with numbers that it must have.
-    """
+    """Return the table's columns of a run, with these metrics and of this study, types checked."""
     names, whole = ("study", "model"), ("trial", "epoch")
     columns = (*names, *whole, *metrics)
     missing = [name for name in columns if name not in frame.columns]

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -89,7 +89,7 @@ def run(
     """Run the study in that folder; what is there already is not computed again.
 
     Args:
-        study: what is run.
+        study: the study.
         config: its settings.
         folder: an empty or new one, or that of the same run.
         count: jobs that are trained at once.
@@ -122,20 +122,16 @@ def run(
         raise StudyError(f"Could not read or write {where}: {error.strerror or error}.") from error
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        study: Study[Any],
-        config: RunConfig,
-        folder: Path,
-        watch: Watcher,
-        keep: Keep,
-        mix_versions: bool,
-    ) -> None:
-        self.study, self.config, self.folder, self.watch = study, config, folder, watch
-        self.keep, self.mix_versions = keep, mix_versions
-        self.began: Began | None = None  # None if there is no run in the folder yet
-        self.moved: list[tuple[str, Any, Any]] = []  # paths: the setting, then, now
+    study: Study[Any]
+    config: RunConfig
+    folder: Path
+    watch: Watcher
+    keep: Keep
+    mix_versions: bool
+    began: Began | None = None  # None if there is no run in the folder yet
+    moved: list[tuple[str, Any, Any]] = field(default_factory=list)  # paths: setting, then, now
 
     @property
     def jobs(self) -> list[Job]:

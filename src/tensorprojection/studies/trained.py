@@ -19,7 +19,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from tensorprojection import (
@@ -81,14 +81,7 @@ class Trained:
 def load_network(
     run: Path, model: str, trial: Trial = "best", own: Study[Any] | None = None
 ) -> Trained:
-    """Return a network of a run.
-
-    Args:
-        run: the folder of the run.
-        model: its name.
-        trial: its number, from 1; "best": the trial in which the validation loss was lowest.
-        own: the study, if it is not one of the paper's.
-    """
+    """Return a network of a run; see :func:`tensorprojection.studies.load`."""
     saved = saved_networks(run)
     files = [file for (k, name), file in saved.items() if name == model and trial in ("best", k)]
     if not files:
@@ -147,6 +140,8 @@ def _rebuilt(about: About, state: dict[str, Tensor], file: Path, own: Study[Any]
 
 class Record(BaseModel):
     """The metadata of an exported file: how images become its input, what its output means."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     study: str
     model: str
@@ -433,13 +428,7 @@ class EvaluationData(ImageData):
 def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) -> tuple[str, ...]:
     """Measure every network of the run on these images; return what the user should know.
 
-    The folder is like that of a run of one epoch, which is the one that each network is from.
-
-    Args:
-        run: the folder of the run.
-        data: images, as ``tpl run`` takes them.
-        out: a folder that is not there yet.
-        own: the study, if it is not one of the paper's.
+    The new folder is like that of a run of one epoch, which is the one that each network is from.
     """
     saved = saved_networks(run)
     if out.exists():

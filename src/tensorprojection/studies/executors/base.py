@@ -126,11 +126,9 @@ def _given_up(lost: Lost) -> Failed:
 
 
 class JobTrainer:
-    """Trains one job after the other, each to its end or to its error, in the process it is in.
+    """Trains jobs in the calling process, each to its end or its error.
 
-    Args:
-        task: what all jobs share.
-        before_save: called before anything is written.
+    ``before_save`` is called before anything is written.
     """
 
     def __init__(self, task: Task, before_save: Callable[[], None] = lambda: None) -> None:
@@ -187,14 +185,14 @@ class JobTrainer:
         return Failed(job, f"could not read or write {where}: {error.strerror}.", stop=True)
 
     def _class_names(self) -> tuple[str, ...]:
-        """Return those of the images that are trained on; a file of them may have its own."""
+        """Return those of the images, whose file may have its own order."""
         if "images" not in self.task.inputs.folders:
             return self.task.study.images.class_names
         return open_stored(self.task.inputs.folders["images"]).class_names
 
 
 def _too_little_memory(error: Exception) -> str | None:
-    """Return what to do about it, if that is what the error says."""
+    """Return what to do if the error is one of memory."""
     lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
     if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
         return None

@@ -55,12 +55,6 @@ def trial_split(
 
     With a ``train_share`` below 1, that share of the training set is drawn, the classes in
     proportion; the validation set stays whole, so that all shares are measured on the same images.
-
-    Args:
-        config: the run's settings.
-        images: the originals.
-        trial: its number.
-        counts: see :func:`split`.
     """
     training, validation = split(
         images, config.split, split_seed(config.seed, trial), counts=counts

@@ -75,7 +75,7 @@ def train(
         config: the run's settings.
         data: the samples.
         emit: called with every event.
-        state: what to continue from; default: the first epoch.
+        state: the state to continue from; default: before the first epoch.
         keep: the network to save: of the epoch with the lowest validation loss, the last, or none.
         class_names: those of the run's images, for metrics by class and the saved network.
     """
