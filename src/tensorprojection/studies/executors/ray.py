@@ -21,7 +21,6 @@ from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -35,7 +34,6 @@ from .base import JobTrainer, Lost, Task, run_pool
 
 CONNECT_SECONDS = 60.0  # for the cluster to answer
 PLACE_SECONDS = 30.0  # without any job in training, until the cluster is checked again
-UNSENT = 16  # events of an actor that may wait for the driver before its training does
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,6 @@ class Cluster:
     places: int
 
     def run_jobs(self, jobs: Sequence[Job], count: int, task: Task) -> Iterator[Event]:
-        """Train these jobs with ``count`` actors, and pass on their events."""
         return run_pool(_Pool(self.link, task), jobs, count)
 
 
@@ -118,7 +115,7 @@ class _Pool:
         self.active: dict[Job, None] = {}
         self.notices: list[Event | Lost] = []
         # A thread sends: with large messages both ways, both ends would wait for each other.
-        self.outbox: SimpleQueue[Any] = SimpleQueue()
+        self.outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.outbox.put(task)
         Thread(target=self._send_all, daemon=True).start()
 
@@ -212,28 +209,23 @@ class _Session:
                 job, state = self.link.recv()
                 self.actors[job] = actor_class.remote(shared, sent)
                 self.actors[job].train.remote(job, state)
-                self.pending[self.actors[job].messages.remote()] = job
+                self.pending[self.actors[job].event.remote()] = job
             # Not without waiting: Ray fetches what is on another node while it waits.
             ready, _ = ray.wait(list(self.pending), timeout=0.2)
             for found in ready:
-                self._receive(found, self.pending.pop(found))
+                job = self.pending.pop(found)
+                try:
+                    event: Event | Lost = ray.get(found)
+                except ray.exceptions.RayError as error:
+                    event = _lost(job, error)
+                self.link.send(event)
+                if isinstance(event, Done | Failed | Lost):
+                    ray.kill(self.actors.pop(job))
+                    self.started.discard(job)
+                else:
+                    self.started.add(job)
+                    self.pending[self.actors[job].event.remote()] = job
             self._check_progress()
-
-    def _receive(self, found: Any, job: Job) -> None:
-        import ray
-
-        try:
-            events: list[Event | Lost] = ray.get(found)
-        except ray.exceptions.RayError as error:
-            events = [_lost(job, error)]
-        for event in events:
-            self.link.send(event)
-        if isinstance(events[-1], Done | Failed | Lost):
-            ray.kill(self.actors.pop(job))
-            self.started.discard(job)
-        else:
-            self.started.add(job)
-            self.pending[self.actors[job].messages.remote()] = job
 
     def _check_progress(self) -> None:
         """If no job has been in training for long, report that the cluster is busy or too small."""
@@ -253,7 +245,10 @@ class _Session:
 def places(needed: dict[str, float]) -> int:
     """Return how many jobs the cluster has room for at once; ``StudyError`` if it has none."""
     nodes = [node["Resources"] for node in _alive()]
-    room = sum(_fits(node, needed) for node in nodes)
+    room = 0
+    for node in nodes:
+        each = [int((node.get(n, 0.0) + 1e-9) // count) for n, count in needed.items() if count]
+        room += min(each, default=int(node.get("CPU", 0.0)))
     if not room:
         found = [f"{n.get('CPU', 0.0):g} CPU and {n.get('GPU', 0.0):g} GPU" for n in nodes]
         raise StudyError(
@@ -267,45 +262,29 @@ def places(needed: dict[str, float]) -> int:
 def _alive() -> list[dict[str, Any]]:
     import ray
 
-    listed: Any = ray.nodes  # without types
-    return [node for node in listed() if node["Alive"]]
-
-
-def _fits(resources: Mapping[str, float], needed: Mapping[str, float]) -> int:
-    rooms = [int((resources.get(n, 0.0) + 1e-9) // each) for n, each in needed.items() if each]
-    return min(rooms, default=int(resources.get("CPU", 0.0)))
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def _lost(job: Job, error: Exception) -> Lost:
     """Return why an actor has ended; if it could not start, no other can."""
-    import ray
-
-    text = str(error).strip()
-    if "creation task" in text:  # without the package, or the study's file, on its node
-        last = text.splitlines()[-1].strip().removesuffix(".")
-        return Lost(job, f"a worker could not start: {last}", fatal=True)
-    if isinstance(error, ray.exceptions.OutOfMemoryError) or "low on memory" in text:
-        return Lost(job, "too little memory on its node")
-    return Lost(job, "the end of its worker or node")
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if "creation task" in str(error):  # without the package, or the study's file, on its node
+        return Lost(job, f"a worker could not start: {lines[-1].removesuffix('.')}", fatal=True)
+    return Lost(job, lines[0].removesuffix("."))
 
 
 # In the actors
 
 
 class Trainer:
-    """A Ray actor that trains one job in one thread while the driver fetches events in another.
-
-    Args:
-        task: the run's.
-        sent: references to the arrays of folders that this node may not have.
-    """
+    """A Ray actor that trains one job in one thread while the driver fetches events in another."""
 
     def __init__(self, task: Task, sent: Mapping[Path, Mapping[str, Any]]) -> None:
-        self.task, self.sent = task, sent
-        self.events: queue.Queue[Event] = queue.Queue(UNSENT)
+        self.task, self.sent = task, sent  # references to arrays that this node may not have
+        self.events: queue.Queue[Event] = queue.Queue(16)  # if it is full, training waits
 
     def train(self, job: Job, state: JobState) -> None:
-        """Train the job from that state on; :meth:`messages` returns its events."""
+        """Train the job from that state on; :meth:`event` returns its events."""
         import ray
 
         self.events.put(Step(job, len(state.rows) + 1, 0, 0.0))  # the worker has started
@@ -317,9 +296,5 @@ class Trainer:
         except Exception:  # otherwise the driver would wait forever
             self.events.put(Failed(job, traceback.format_exc()))
 
-    def messages(self) -> list[Event]:
-        """Wait for events, and return all that there are."""
-        found = [self.events.get()]
-        while not self.events.empty():
-            found.append(self.events.get())
-        return found
+    def event(self) -> Event:
+        return self.events.get()
