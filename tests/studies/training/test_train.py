@@ -651,7 +651,7 @@ def test_dropout_draws_matter(tmp_path):
 @pytest.mark.parametrize("name", ["oct", "chest"])
 def test_a_network_that_diverges_is_named(name, tmp_path):
     study, config, data = opened(name, learning_rate=1e30)
-    with pytest.raises(StudyError, match=r"trial 2 base: .*diverged.*`learning_rate`") as e:
+    with pytest.raises(StudyError, match=r"trial 2 base: .*diverged.*--learning-rate") as e:
         trained(tmp_path, Job(1, "base"), study, config, data)
     assert "\n" not in str(e.value)
     assert not list(tmp_path.rglob("*.jsonl"))
