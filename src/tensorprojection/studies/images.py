@@ -20,19 +20,18 @@ from urllib.parse import parse_qs, quote
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
 from .config import RunConfig, read_toml
 from .data.decode import UnreadableError, open_image, read
 from .data.folders import class_folders, find
-from .data.images import ImageKind, ImageSet, Mode
+from .data.images import ImageKind, Mode
 from .data.npz import open_npz
 from .data.sources import PHANTOMS, path_kind
-from .data.stored import open_stored
+from .data.stored import Stack, open_stored
 from .errors import StudyError
-from .inputs import Progress, Rows, RunInputs
+from .inputs import CachedData, Progress, RunInputs
 from .networks.backbones import BACKBONES, features_folder, find_weights, open_features, sha256
 from .networks.backbones import backbone as frozen_network
 from .networks.chest_head import HEADS as CHEST_HEADS
@@ -41,7 +40,6 @@ from .networks.layer_rows import ModelTable, layer_rows
 from .networks.oct_cnn import HEADS, oct_cnn, projection_head
 from .networks.unet import FORMS, unet
 from .study import Study
-from .training.seeds import trial_split
 
 NAME = "images"
 SAMPLED = 64  # images that are checked for colour
@@ -162,23 +160,6 @@ def _mode(kind: ImageKind, folder: Path) -> Mode:
     return "L"
 
 
-@dataclass(frozen=True)
-class FeatureData:
-    """A frozen network's features of the images, and their classes."""
-
-    config: ImagesConfig
-    images: ImageSet
-    features: NDArray[np.float32]
-
-    def split(self, trial: int) -> tuple[Rows, Rows]:
-        return trial_split(self.config, self.images, trial)
-
-    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        assert self.images.labels is not None
-        features, labels = self.features[rows], self.images.labels[rows]
-        return torch.from_numpy(features), torch.from_numpy(labels)
-
-
 class FeaturesStudy(ImagesStudy):
     """Classes of a user's own images, from the cached features of a frozen network."""
 
@@ -200,9 +181,11 @@ class FeaturesStudy(ImagesStudy):
         digest = sha256(find_weights(self.backbone, weights))
         return replace(inputs, folders=folders, weights=digest)
 
-    def open(self, config: ImagesConfig, inputs: RunInputs) -> FeatureData:
+    def open(self, config: ImagesConfig, inputs: RunInputs) -> CachedData:
+        images = open_stored(inputs.folders["images"])
+        assert images.labels is not None
         features = open_features(inputs.folders["features of images"])
-        return FeatureData(config, open_stored(inputs.folders["images"]), features)
+        return CachedData(config, images, Stack([features]), Stack([images.labels]))
 
     def preprocess(self, config: ImagesConfig) -> nn.Module:
         assert self.backbone is not None

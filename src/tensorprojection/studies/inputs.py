@@ -6,13 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from .config import RunConfig
+from .data.augment import Copies, rows_for
 from .data.cache import checksum
 from .data.decode import Progress
+from .data.images import ImageSet
 from .data.splits import Rows
+from .data.stored import Stack
+from .training.seeds import trial_split
 
-__all__ = ["Data", "Progress", "Rows", "RunInputs"]
+__all__ = ["CachedData", "Data", "Progress", "Rows", "RunInputs"]
 
 
 class Data(Protocol):
@@ -38,6 +45,39 @@ class Data(Protocol):
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the network's inputs for these rows, and the targets."""
+
+
+@dataclass(frozen=True)
+class CachedData:
+    """Cached inputs and targets, of the originals and after them of their augmented copies."""
+
+    config: RunConfig
+    originals: ImageSet
+    inputs: Stack
+    targets: Stack
+    copies: Copies | None = None
+
+    def split(self, trial: int) -> tuple[Rows, Rows]:
+        """Return originals and their copies to train on, and originals to validate on."""
+        training, validation = trial_split(self.config, self.originals, trial)
+        return np.concatenate([training, self.copies_of(training)]), validation
+
+    def copies_of(self, originals: Rows) -> Rows:
+        """Return the rows of the copies of these originals."""
+        if self.copies is None:
+            return originals[:0]
+        return len(self.originals) + rows_for(self.copies, originals)
+
+    def count_originals(self, rows: Rows) -> int:
+        """Return how many originals these rows are, or are copies of."""
+        of = np.arange(len(self.originals))
+        if self.copies is not None:
+            of = np.concatenate([of, self.copies.of])
+        return len(np.unique(of[rows]))
+
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.inputs.take(rows), self.targets.take(rows)
+        return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
 @dataclass(frozen=True)
