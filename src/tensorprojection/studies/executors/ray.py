@@ -32,7 +32,7 @@ from ..training.checkpoint import JobState, resume
 from ..training.job import Done, Epoch, Event, Failed, Job, Notice, Step
 from .base import JobTrainer, Lost, Task, run_pool
 
-CONNECT_SECONDS = 60.0  # for the cluster to answer
+CONNECT_SECONDS = 120.0  # for the cluster to start or to answer
 PLACE_SECONDS = 30.0  # without any job in training, until the cluster is checked again
 
 
@@ -100,9 +100,9 @@ def connected(options: RayOptions, config: RunConfig) -> Iterator[Cluster]:
             where = options.address or "a cluster of its own"
             raise StudyError(f"Could not connect to Ray at {where}: {answer}")
         yield Cluster(ours, answer)
-    finally:
         ours.close()
         driver.join(10)
+    finally:
         driver.kill()
         driver.join()
 
