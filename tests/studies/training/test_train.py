@@ -145,7 +145,7 @@ def test_every_epoch_goes_through_all_training_rows_in_an_order_of_its_own(name,
 @pytest.mark.parametrize("name", ["chest", "kvasir"])
 def test_no_copy_validates_nor_an_original_whose_copies_train(name):
     _, _, data = opened(name)
-    count = len(data.images) if name == "chest" else len(data.originals)
+    count = len(data.originals)
     for trial in range(8):
         training_rows, validation = data.split(trial)
         assert validation.max() < count
@@ -454,8 +454,8 @@ class Uncached:
 
     def batch(self, rows):
         self.seen.append(rows.tolist())
-        images = np.concatenate([self.data.images.images, self.data.copies.images.images])[rows]
-        labels = np.concatenate([self.data.images.labels, self.data.copies.images.labels])[rows]
+        images = np.concatenate([self.data.originals.images, self.data.copies.images.images])[rows]
+        labels = np.concatenate([self.data.originals.labels, self.data.copies.images.labels])[rows]
         return torch.from_numpy(features_of(self.network, images)), torch.tensor(labels)
 
 
