@@ -22,7 +22,7 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 from tensorprojection.studies.executors import ray as module  # noqa: E402
 from tensorprojection.studies.executors.local import run_jobs  # noqa: E402
 from tensorprojection.studies.executors.ray import RayOptions, connected  # noqa: E402
-from tensorprojection.studies.training.job import Epoch, Failed, Restarted  # noqa: E402
+from tensorprojection.studies.training.job import Epoch, Job, Restarted  # noqa: E402
 
 # Ray's own, about its own: sockets and processes that it closes when it is done.
 pytestmark = [
@@ -303,33 +303,44 @@ def test_too_few_cpus_or_gpus(cpus, gpus, monkeypatch):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("break_it", "says"),
-    [
-        ({"code": "0.1 abc"}, "its process has other code than the run: .*, not 0.1 abc"),
-        ({"study": "/nowhere/mine.py"}, "a worker could not start: .*/nowhere/mine.py"),
-    ],
-    ids=["other code", "no study"],
-)
-def test_a_node_that_has_other_code_or_lacks_the_study(break_it, says, cluster, tmp_path):
+def test_a_node_that_has_other_code(cluster, tmp_path):
     """The first job ends the run: no other could be trained."""
     config = smoke("oct", trials=1, models=("base",))
-
-    def break_task(task):
-        if "study" in break_it:
-            return replace(task, config=config.model_copy(update=break_it))
-        return replace(task, **break_it)
-
     with nodes(cluster, 1), executor(config, cluster.address) as there:
 
         def run_jobs(jobs, count, task):
-            return there.run_jobs(jobs, count, break_task(task))
+            return there.run_jobs(jobs, count, replace(task, code="0.1 abc"))
 
         (failed,) = carry_out(config, tmp_path, execute=run_jobs).failures
-    assert isinstance(failed, Failed)
     assert failed.stop
-    assert re.search(says, failed.why)
+    assert re.match("its process has other code than the run: .*, not 0.1 abc", failed.why)
     assert "\n" not in failed.why
+
+
+@pytest.mark.heavy
+def test_a_node_without_the_package(cluster):
+    """A worker that cannot start ends the run; one that dies is replaced."""
+
+    class Trainer:
+        def __init__(self):
+            raise ModuleNotFoundError("No module named 'tensorprojection'")
+
+        def event(self):
+            pass
+
+    job = Job(0, "base")
+    with nodes(cluster, 1):
+        ray.init(address=cluster.address, log_to_driver=False)
+        try:
+            with pytest.raises(ray.exceptions.RayError) as raised:
+                ray.get(ray.remote(Trainer).remote().event.remote())
+        finally:
+            ray.shutdown()
+    lost = module._lost(job, raised.value)
+    assert lost.fatal
+    assert lost.how == (
+        "a worker could not start: ModuleNotFoundError: No module named 'tensorprojection'"
+    )
 
 
 @pytest.mark.heavy
