@@ -61,7 +61,7 @@ def main() -> None:
         )
         data = CHEST.open(config, inputs)
         network = backbone(options.backbone, None if weights is None else Path(weights))
-        some = data.images.images[: 4 * BATCH]
+        some = data.originals.images[: 4 * BATCH]
         features_of(network, some)
         ends: dict[str, list[float]] = {}
         features = []

@@ -13,9 +13,9 @@ from statistics import median
 
 from tensorprojection.studies.code_version import code_version
 from tensorprojection.studies.config import RunConfig, resolve
-from tensorprojection.studies.executors import executor
 from tensorprojection.studies.executors.base import Executor, Task
-from tensorprojection.studies.executors.ray import RayOptions
+from tensorprojection.studies.executors.local import run_jobs
+from tensorprojection.studies.executors.ray import RayOptions, connected
 from tensorprojection.studies.oct import OCT
 from tensorprojection.studies.training.job import Epoch, Job
 
@@ -42,11 +42,12 @@ def main() -> None:
     given = parser.parse_args()
     config = resolve(OCT, "small", None, {"epochs": given.epochs, "images": given.images})
     ratios = []
-    with executor(config, RayOptions()) as there, executor(config) as local:
-        for _ in range(given.rounds):
-            here, ray = rate(local.execute, config), rate(there.execute, config)
-            ratios.append(ray / here)
-            print(f"local {here:.4f}, Ray {ray:.4f} epochs/s: {ratios[-1]:.2f}", flush=True)
+    for _ in range(given.rounds):
+        here = rate(run_jobs, config)
+        with connected(RayOptions(), config) as cluster:
+            ray = rate(cluster.run_jobs, config)
+        ratios.append(ray / here)
+        print(f"local {here:.4f}, Ray {ray:.4f} epochs/s: {ratios[-1]:.2f}", flush=True)
     print(f"Ray / local: {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
 
 

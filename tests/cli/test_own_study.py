@@ -105,13 +105,6 @@ def test_real_images_of_ones_own(tmp_path, tpl):
     assert "tiny, 16 images" in " ".join(out.split())
 
 
-def test_a_module_by_name(monkeypatch):
-    monkeypatch.syspath_prepend(str(TINY.parent))
-    assert import_study("tiny_study:TINY").reference == "tiny_study:TINY"
-    with pytest.raises(StudyError, match="Expected a Study named OTHER in tiny_study:OTHER, got T"):
-        import_study("tiny_study:OTHER")
-
-
 def test_the_studys_file_is_part_of_the_code(tmp_path):
     """A run is not carried on by another version of it in silence, wherever the file lies."""
     file = tmp_path / "mine.py"
@@ -149,9 +142,9 @@ WRONG = [
     ("a.py", "x = (\n", "Could not import .*a.py: SyntaxError"),
     ("a.py", "raise SystemExit(0)\n", "Could not import .*a.py: SystemExit in line 1: 0"),
     ("a.py", "x = 3\n", "Expected one Study in .*a.py, got none"),
-    ("a.py:MINE", "x = 3\n", "Expected a Study named MINE in .*a.py:MINE, got none"),
-    ("no.such:THING", None, "Could not import no.such:THING: ModuleNotFoundError"),
-    ("mnist", None, "Expected a study of oct, chest, kvasir, images, a .py file .* got 'mnist'"),
+    ("a.py:MINE", "x = 3\n", "Expected a Study named MINE in .*a.py, got none"),
+    ("no.such:THING", None, "Expected a study of oct, .* got 'no.such:THING'"),
+    ("mnist", None, "Expected a study of oct, chest, kvasir, images, or a .py .* got 'mnist'"),
 ]
 
 
@@ -189,8 +182,8 @@ COMMANDS = [
 
 
 NETWORKS = [
-    ("None", "Expected a torch module as base, got None"),
-    ("nn.Flatten()", "base has no parameters, so there is nothing to train"),
+    ("None", "base fails for images of shape (2, 1, 16, 16): AttributeError: 'NoneType' "),
+    ("nn.Flatten()", "Expected base to give shape (2, 2) for two images, got (2, 256)"),
     ("nn.Linear(config.size, 3)", "Expected base to give shape (2, 2) for two images, got (2, 1, "),
     ("nn.Linear(5, 2)", "base fails for images of shape (2, 1, 16, 16): RuntimeError: mat1"),
 ]

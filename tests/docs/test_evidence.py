@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tensorprojection.studies.config import read_toml
+from tensorprojection.studies.config import read_run
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -40,7 +40,7 @@ def test_every_table_is_the_results(evidence):
 
 @pytest.mark.parametrize("folder", sorted(RESULTS.glob("*/")), ids=lambda folder: folder.name)
 def test_results_are_whole_and_of_no_machine(folder):
-    settings = read_toml(folder / "config.toml")
+    settings, _ = read_run(folder)
     assert re.fullmatch(r"\w+\.npz", settings["data"])
     rows = pl.read_parquet(folder / "results.parquet")
     planned = len(settings["models"]) * settings["trials"] * settings["epochs"]

@@ -37,11 +37,11 @@ TARGETS = {
     "tensorprojection.ops.plan": ("ops/test_plan_costs.py", "ops/test_plan.py"),
     "tensorprojection.studies.training.seeds": (
         "studies/training/test_seeds.py",
-        "studies/training/test_sides.py",
+        "studies/training/test_split.py",
     ),
     "tensorprojection.studies.data.splits": (
         "studies/data/test_splits.py",
-        "studies/training/test_sides.py",
+        "studies/training/test_split.py",
     ),
 }
 

@@ -12,7 +12,7 @@ from tensorprojection.studies.executors.base import Executor, JobTrainer, Task
 from tensorprojection.studies.executors.local import run_jobs
 from tensorprojection.studies.registry import STUDIES, find_study
 from tensorprojection.studies.run import Outcome, run
-from tensorprojection.studies.training.job import Event, Job, MergedSteps
+from tensorprojection.studies.training.job import Event, Job
 
 
 def smoke(study: str, **flags) -> RunConfig:
@@ -39,7 +39,7 @@ def in_this_process(jobs: Sequence[Job], count: int, task: Task) -> Iterator[Eve
     trainer = JobTrainer(task)
     for job in jobs:
         emitted: list[Event] = []
-        ended = trainer(job, MergedSteps(emitted.append))
+        ended = trainer(job, emitted.append)
         yield from emitted
         yield ended
 

@@ -151,7 +151,7 @@ def test_a_reference_makes_the_same_study_again(names):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "Expected a folder of images or an .npz file as `data`, got none"),
+        ((), "Expected a folder of images or an .npz file as --data, got none"),
         (("--data", "nowhere"), "nowhere: No such file"),
         (("--data", "pets/cat"), "a folder for each of two or more classes"),
         (("--data", "pets", "--size", "40"), "divisible by 16, got 40"),

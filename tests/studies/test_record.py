@@ -14,7 +14,8 @@ from tensorprojection.studies.config import RunConfig
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import PRESETS
-from tensorprojection.studies.record import RECORD, add_start, read_starts
+from tensorprojection.studies.results import RECORD, read_starts
+from tensorprojection.studies.run import add_start
 
 CONFIG = RunConfig(study="oct", seed=5, threads=2, **PRESETS["smoke"])
 PREPARED = RunInputs({}, "oct images of a folder", ("a.png", "b µ.png"))

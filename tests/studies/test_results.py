@@ -14,9 +14,7 @@ from tensorprojection.studies.results import (
     RESULTS,
     JobFiles,
     Saved,
-    add_to_table,
     gather,
-    read_table,
     write_results,
 )
 from tensorprojection.studies.training import checkpoint
@@ -267,13 +265,3 @@ def test_the_table_is_read_without_this_package(run):
     command = [sys.executable, "-c", READ, str(run / RESULTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=run)
     assert done.stdout.strip() == f"{list(SCHEMA)} 8 {found['loss'].sum()}"
-
-
-def test_rows_of_a_job_that_has_more_epochs_take_the_place_of_the_old(run):
-    jobs = JOBS
-    write_results(run, gather(run, "oct", jobs))
-    begin(run, 1, "tpl", epochs(2, start=3.0))
-    JobFiles.of(run, 0, "tpl").write(epochs(4, start=7.0))
-    for k in (1, 3):
-        add_to_table(run, "oct", jobs, {k})
-    assert read_table(run / RESULTS).equals(gather(run, "oct", jobs))

@@ -26,12 +26,17 @@ from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.executors import local
 from tensorprojection.studies.executors.local import run_jobs
 from tensorprojection.studies.processes import start_process
-from tensorprojection.studies.record import read_starts
 from tensorprojection.studies.registry import STUDIES, read_config
 from tensorprojection.studies.report.charts import caption
 from tensorprojection.studies.report.run import read_run
-from tensorprojection.studies.report.tables import as_markdown
-from tensorprojection.studies.results import NOT_METRICS, JobFiles, read_table, write_results
+from tensorprojection.studies.report.tables import as_markdown, number
+from tensorprojection.studies.results import (
+    NOT_METRICS,
+    JobFiles,
+    read_starts,
+    read_table,
+    write_results,
+)
 from tensorprojection.studies.run import run
 from tensorprojection.studies.training.job import Done, Epoch
 
@@ -67,7 +72,12 @@ def test_what_a_run_leaves(study, finished, tmp_path):
     carry_out_here(config, folder)
     found = pl.read_parquet(folder / "results.parquet")
     metrics = METRICS.get(study, METRICS["oct"])
-    columns = ["study", "model", "trial", "epoch", "train_loss", *metrics, *NOT_METRICS]
+    by_class = [
+        f"{name}: {of}"
+        for name in ("sensitivity", "specificity", "auc")
+        for of in (() if study == "kvasir" else STUDIES[study].images.class_names)
+    ]
+    columns = ["study", "model", "trial", "epoch", "train_loss", *metrics, *by_class, *NOT_METRICS]
     assert found.columns == columns
     keys = found.select("study", "model", "trial", "epoch").rows()
     assert keys == [
@@ -84,6 +94,14 @@ def test_what_a_run_leaves(study, finished, tmp_path):
         left = {path.suffix for path in unit.iterdir()}
         # The rows, the checkpoint, the kept network, and what the page draws.
         assert left == {".jsonl", ".pt", ".safetensors", ".npz"}
+
+
+def test_metrics_by_class_are_shown(finished):
+    """As medians over the trials, at the last epoch."""
+    rows = pl.read_parquet(finished / "results.parquet").filter(model="tpl1", epoch=2)
+    names = ("sensitivity: CNV", "specificity: CNV", "auc: CNV")
+    shown = " | ".join(number(float(np.median(rows[name]))) for name in names)
+    assert f"| TensorProjection 1 | CNV | {shown} |" in as_markdown(read_run(finished))
 
 
 def test_processes_do_not_matter(by_a_process, tmp_path):
@@ -142,12 +160,11 @@ def test_trials_one_by_one_are_the_run(finished, tmp_path):
     for trial in (2, 1):
         carry_out_here(smoke("oct"), tmp_path, trial=trial)
     assert results(tmp_path).equals(results(finished))
-    with pytest.raises(StudyError, match="Expected `trial` from 1 to 2, got 3"):
+    with pytest.raises(StudyError, match="Expected --trial from 1 to 2, got 3"):
         carry_out_here(smoke("oct"), tmp_path, trial=3)
 
 
 def test_the_table_has_every_job_that_is_done_while_others_are_trained(tmp_path):
-    """Made from that job's lines alone: those of the others are not read again."""
     seen = []
 
     def watched(jobs, count, task):
@@ -155,8 +172,6 @@ def test_the_table_has_every_job_that_is_done_while_others_are_trained(tmp_path)
             yield event
             if isinstance(event, Done):
                 seen.append(results(tmp_path).select("trial", "model").unique().height)
-                for other in (tmp_path / "trials").glob("*/*.jsonl"):
-                    other.rename(other.with_suffix(".hidden"))
 
     carry_out(smoke("oct", models=("base", "tpl1")), tmp_path, execute=watched)
     assert seen == [1, 2, 3, 4]
@@ -404,7 +419,7 @@ def other_code(monkeypatch):
 def test_a_run_does_not_go_on_with_other_code(small, other_code):
     small()
     other_code()
-    with pytest.raises(StudyError, match=r"was begun with .*`mix_versions`") as raised:
+    with pytest.raises(StudyError, match=r"was begun with .*--mix-versions") as raised:
         small(trials=2)
     assert code_version() in str(raised.value)
     assert OTHER in str(raised.value)

@@ -34,7 +34,7 @@ from tensorprojection.studies.registry import STUDIES, import_study
 from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.results import JobFiles
 from tensorprojection.studies.training.job import Job
-from tensorprojection.studies.training.train import network_file
+from tensorprojection.studies.training.train import Training, network_file
 
 
 def row(epoch, loss):
@@ -49,7 +49,8 @@ def keep_network(folder, config, trial, model, network, epoch_row):
     job, names = Job(trial, model), STUDIES[config.study].images.class_names
     file = JobFiles.of(folder, trial, model).network
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(network_file(network, job, config, epoch_row, "best", names))
+    now = Training(job, None, config, None, None, None, network, None, class_names=names)
+    file.write_bytes(network_file(now, epoch_row, "best"))
 
 
 def content_of(file):
@@ -156,10 +157,10 @@ def test_loading_leaves_the_random_numbers_alone(run):
 def test_what_cannot_be_loaded_is_told_in_one_line(run, tmp_path):
     folder = run(losses=(0.5,))
     for arguments, text in (
-        ((tmp_path / "none", "tpl1"), "there is no such folder"),
+        ((tmp_path / "none", "tpl1"), "which is not there"),
         ((tmp_path, "tpl1"), "has no trials in it"),
-        ((folder, "hope"), "Expected a network of base, tpl1"),
-        ((folder, "tpl1", 7), "Expected a trial of 1 for tpl1"),
+        ((folder, "hope"), "a saved network of hope in .*, got base of trial 1, tpl1 of trial 1"),
+        ((folder, "tpl1", 7), "a saved network of tpl1 of trial 7 in .*, got base of trial 1"),
     ):
         with pytest.raises(StudyError, match=text) as error:
             tensorprojection.studies.load(*arguments)
@@ -170,8 +171,8 @@ def test_files_of_another_version_are_named(run):
     folder = run(losses=(0.5,))
     file = JobFiles.of(folder, 0, "tpl1").network
     tensors, header = content_of(file)
-    save_file(tensors, file, header | {"format": "99"})
-    with pytest.raises(StudyError, match=r"Expected a network of format 2 in .*, got 99"):
+    save_file(tensors, file, header | {"about": "{}"})
+    with pytest.raises(StudyError, match="is corrupted, or another program has written it"):
         trained.load_network(folder, "tpl1")
     about, values = read_network(JobFiles.of(folder, 0, "base").network)
     file.write_bytes(encode_network(about.model_copy(update={"model": "tpl1"}), values))
@@ -216,7 +217,7 @@ def test_a_corrupted_network_is_trained_again_as_the_error_says(tmp_path, monkey
     assert "Remove it, and run the same command as before" in str(error.value)
     file.unlink()
     # Another epoch never takes its place.
-    with pytest.raises(StudyError, match=r"Expected saved networks in .*, got none"):
+    with pytest.raises(StudyError, match=r"a saved network of base in .*, got none"):
         trained.load_network(folder, "base")
     carry_out_here(config, folder)
     about, values = read_network(file)
@@ -440,7 +441,7 @@ def test_masks_have_the_size_of_their_images(run, tmp_path, picture, capsys):
     ("name", "content", "text"),
     [
         ("a.pt2", b"PK nothing", "Expected an .onnx file or the folder of a run, got .*a.pt2"),
-        ("a.onnx", b"nothing", "Could not read .* as an exported network"),
+        ("a.onnx", b"nothing", "Expected a network of tpl export in .*a.onnx: "),
         ("none.onnx", None, "Could not read .*none.onnx: No such file"),
     ],
 )

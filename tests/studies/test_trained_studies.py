@@ -22,7 +22,7 @@ from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.results import JobFiles
 from tensorprojection.studies.training.job import Job
-from tensorprojection.studies.training.train import network_file
+from tensorprojection.studies.training.train import Training, network_file
 
 MODELS = ("base", "tpl")
 
@@ -54,7 +54,9 @@ class Kept:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 row = {"epoch": 1, "train_loss": 1.0, "loss": 1.0 - trial / 2, "code": "1"}
                 job, names = Job(trial, model), known.images.class_names
-                file.write_bytes(network_file(network, job, self.config, row, "best", names))
+                parts = (job, None, self.config, None, None, None, network, None)
+                now = Training(*parts, class_names=names)
+                file.write_bytes(network_file(now, row, "best"))
         (self.folder / "config.toml").write_bytes(self.config.as_toml())
         self.pictures = where / "pictures"
         self.pictures.mkdir()

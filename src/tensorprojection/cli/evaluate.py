@@ -29,7 +29,7 @@ def evaluate(
     from .report import report
 
     where = folder / f"evaluated-{data.stem}" if out is None else out
-    done = measure(folder, data.resolve(), where, own_study(study))
-    report(done.folder)
-    for notice in done.notices:
+    notices = measure(folder, data.resolve(), where, own_study(study))
+    report(where)
+    for notice in notices:
         print(f"Note: {notice}")

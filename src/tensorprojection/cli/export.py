@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from .settings import OwnStudy, TrialNumber, own_study, trial_number
+from .settings import OwnStudy, TrialNumber, own_study
 
 
 def export(
@@ -21,16 +21,16 @@ def export(
 ) -> None:
     """Write a network for use without tensorprojection: pixels in, logits out.
 
-    It is folded, so there is no decomposition in it; the preprocessing is part of it; and before
-    it is written, it is checked against the original on validation images.
+    The projections are folded, so there is no decomposition in the file. The preprocessing is part
+    of it. Before it is written, it is compared with the original on validation images.
     """
     from rich.console import Console
 
-    from ..studies.trained import check_target, load_network
+    from ..studies.trained import SUFFIXES, check_new, load_network
     from ..studies.trained import export as write
 
-    check_target(to)
-    trained = load_network(folder, model, trial_number(trial), own_study(study))
+    check_new(to, SUFFIXES)
+    trained = load_network(folder, model, trial, own_study(study))
     difference = write(trained, to)
     about = trained.about
     Console(highlight=False).print(

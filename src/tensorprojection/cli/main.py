@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError
 
 from .. import __version__
 from ..errors import ProjectionError
-from ..studies.errors import NotImportedError, StudyError
+from ..studies.errors import StudyError
 from . import cache, data, run, summary
 from .bench import bench
 from .demo import demo
@@ -22,7 +22,7 @@ from .predict import predict
 from .report import report
 from .settings import study_command
 from .spectra import spectra
-from .terminal import OutputError, guarded, make_safe, raising_once
+from .terminal import OutputError, guarded, raising_once
 from .watch import watch
 
 
@@ -46,9 +46,7 @@ def command_line(tokens: Sequence[str]) -> App:
 
 def main() -> None:
     """Run ``tpl``; a user's mistake gives one line and exit code 2, Ctrl-C one line and 130."""
-    sys.stdout = guarded(sys.stdout)
-    make_safe(sys.stdout)
-    make_safe(sys.stderr)
+    sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
     _print_warnings()
     tokens = sys.argv[1:]
     with raising_once():
@@ -58,8 +56,6 @@ def main() -> None:
         except OutputError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _end(2, f"Could not write to the standard output: {error}.")
-        except NotImportedError as error:
-            _end(2, f"{error} Add --study FILE, with a file that you trust.")
         except (CycloptsError, ProjectionError, StudyError) as error:
             _end(2, str(error))
         except BrokenPipeError:  # the reader of the output has closed it

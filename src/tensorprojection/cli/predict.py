@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from .settings import OwnStudy, TrialNumber, own_study, trial_number
+from .settings import OwnStudy, TrialNumber, own_study
 
 
 def predict(
@@ -43,7 +43,7 @@ def predict(
     if network.is_dir():
         if model is None:
             raise StudyError(f"Expected --model beside the folder of a run, {network}, got none.")
-        loaded = trained.load_network(network, model, trial_number(trial), own_study(study))
+        loaded = trained.load_network(network, model, trial, own_study(study))
         run: trained.Network = loaded.from_pixels()
         record = trained.Record.of(loaded)
     elif model is not None or trial != "best":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,63 +12,58 @@ from ..studies.errors import StudyError
 
 if TYPE_CHECKING:
     from ..studies.executors.ray import RayOptions
-    from ..studies.network_file import Keep
     from ..studies.study import Study
+    from ..studies.training.job import Event
     from .settings import Flags
 
 MOST_JOBS = 1024
 
 
+WHAT_FLAGS = {
+    "preset": (
+        str,
+        "Settings to start from: smoke (a test; seconds), small (a laptop; minutes; the default) "
+        "or paper (the paper's numbers).",
+    ),
+    "config": (Path, "A TOML file of settings; flags override it."),
+}
+HOW_FLAGS = {
+    "trial": (
+        int,
+        "Train this trial only, such as 7; other processes may train others into the same folder.",
+    ),
+    "jobs": (int, "Training processes; by default as many as fill the machine."),
+    "executor": (Literal["local", "ray"], "Train on this machine (local, the default), or on Ray."),
+    "address": (
+        str,
+        "Address of the Ray cluster: auto, host:port or ray://host:port; by default a cluster is "
+        "started here.",
+    ),
+    "cpus_per_trial": (float, "CPUs that Ray reserves for a trial; by default one per thread."),
+    "gpus_per_trial": (
+        float,
+        "GPUs that Ray reserves for a trial, such as 0.5; by default 1 on cuda.",
+    ),
+    "out": (Path, "The run's folder; by default runs/STUDY-PRESET."),
+    "keep": (
+        Literal["best", "last", "none"],
+        "Which network of each training to save: the one with the lowest validation loss (best, "
+        "the default), the last, or none.",
+    ),
+    "tensorboard": (bool, "Write event files for TensorBoard as well."),
+    "mix_versions": (
+        bool,
+        "Continue a run that began with another version, kernels, torch or NumPy; the table names "
+        "them.",
+    ),
+}
+
+
 def flags_of(study: Study[Any] | None) -> Flags:
     from .settings import HOW, WHAT, flag, setting_flags
 
-    first = {
-        "preset": flag(
-            str,
-            WHAT,
-            "Settings to start from: smoke (a test; seconds), small (a laptop; minutes; the "
-            "default) or paper (the paper's numbers).",
-        ),
-        "config": flag(Path, WHAT, "A TOML file of settings; flags override it."),
-    }
-    last = {
-        "trial": flag(
-            int,
-            HOW,
-            "Train this trial only, such as 7; other processes may train others into the same "
-            "folder.",
-        ),
-        "jobs": flag(int, HOW, "Training processes; by default as many as fill the machine."),
-        "executor": flag(
-            Literal["local", "ray"], HOW, "Where to train: on this machine (default), or on Ray."
-        ),
-        "address": flag(
-            str,
-            HOW,
-            "Address of the Ray cluster: auto, host:port or ray://host:port; by default a "
-            "cluster is started here.",
-        ),
-        "cpus_per_trial": flag(
-            float, HOW, "CPUs that Ray reserves for a trial; by default one per thread."
-        ),
-        "gpus_per_trial": flag(
-            float, HOW, "GPUs that Ray reserves for a trial, such as 0.5; by default 1 on cuda."
-        ),
-        "out": flag(Path, HOW, "The run's folder; by default runs/STUDY-PRESET."),
-        "keep": flag(
-            Literal["best", "last", "none"],
-            HOW,
-            "Which network of each training to keep: the one with the lowest validation loss "
-            "(best, the default), the last, or none.",
-        ),
-        "tensorboard": flag(bool, HOW, "Write event files for TensorBoard as well."),
-        "mix_versions": flag(
-            bool,
-            HOW,
-            "Continue a run that began with another version, kernels, torch or NumPy; the table "
-            "says so.",
-        ),
-    }
+    first = {name: flag(kind, WHAT, text) for name, (kind, text) in WHAT_FLAGS.items()}
+    last = {name: flag(kind, HOW, text) for name, (kind, text) in HOW_FLAGS.items()}
     return {**first, **setting_flags(study), **last}
 
 
@@ -80,39 +75,46 @@ def run(study: str, /, **given: Any) -> None:
     """
     from rich.console import Console
 
-    from ..studies.executors import executor
+    from ..studies.executors import default_jobs
+    from ..studies.executors.local import run_jobs
+    from ..studies.executors.ray import connected
     from ..studies.registry import import_study
     from ..studies.results import RESULTS
-    from ..studies.run import run as carry_out
+    from ..studies.run import run as run_study
     from .progress import Watch
     from .report import report
     from .settings import as_settings
-    from .tensorboard import Events
 
     known = import_study(study)
-    preset, config, jobs = given.get("preset"), given.get("config"), given.get("jobs")
-    trial = given.get("trial")
-    settings = as_settings(known, given)
-    known = known.for_data(settings, config)
-    ray = _ray(given)
-    resolved = resolve(known, preset, config, settings, trained_here=ray is None)
+    preset, file, jobs = given.get("preset"), given.get("config"), given.get("jobs")
+    trial, settings, ray = given.get("trial"), as_settings(known, given), _ray(given)
+    known = known.for_data(settings, file)
+    config = resolve(known, preset, file, settings, trained_here=ray is None)
     check_jobs(jobs)
     if known.source is not None:
-        known.check_networks(resolved)
-    usual = Path("runs") / f"{known.name}-{preset_for(preset, config, known)}"
-    folder = given.get("out") or usual
+        known.check_networks(config)
+    folder = given.get("out") or Path("runs") / f"{known.name}-{preset_for(preset, file, known)}"
     console = Console()
     try:
-        with (
-            Watch(console) as watch,
-            executor(resolved, ray) as chosen,
-            Events(folder) if given.get("tensorboard") else nullcontext() as events,
-        ):
-            processes, mix_versions = jobs or chosen.jobs, bool(given.get("mix_versions"))
-            watch.also = None if events is None else events.show
-            keep: Keep = given["keep"] if given.get("keep") else "best"
-            outcome = carry_out(
-                *(known, resolved, folder, processes, watch, mix_versions, chosen.execute, keep),
+        with ExitStack() as stack:
+            watch = stack.enter_context(Watch(console))
+            execute, count = run_jobs, jobs or default_jobs(config.threads, config.device)
+            if ray is not None:
+                cluster = stack.enter_context(connected(ray, config))
+                execute, count = cluster.run_jobs, jobs or cluster.places
+            if given.get("tensorboard"):
+                events = Events(folder)
+                stack.callback(events.close)
+                watch.also = events.show
+            outcome = run_study(
+                known,
+                config,
+                folder,
+                count,
+                watch,
+                mix_versions=bool(given.get("mix_versions")),
+                execute=execute,
+                keep=given.get("keep") or "best",
                 trial=trial,
             )
     except KeyboardInterrupt as stop:
@@ -128,7 +130,7 @@ def run(study: str, /, **given: Any) -> None:
         except StudyError as error:
             if not outcome.failures:
                 raise
-            print(f"tpl: {error}", file=sys.stderr)  # a full disk, say; the failures come first
+            print(f"tpl: {error}", file=sys.stderr)  # such as a full disk; the failures come first
     if outcome.failures:
         print(
             f"tpl: {len(outcome.failures)} networks were not trained; see above.", file=sys.stderr
@@ -137,7 +139,7 @@ def run(study: str, /, **given: Any) -> None:
 
 
 def check_jobs(jobs: int | None) -> None:
-    """As many processes as a machine may have."""
+    """Raise ``StudyError`` for more processes than a machine may have."""
     if jobs is not None and not 1 <= jobs <= MOST_JOBS:
         raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
 
@@ -153,3 +155,36 @@ def _ray(given: dict[str, Any]) -> RayOptions | None:
         if given.get(name) is not None:
             raise StudyError(f"--{name.replace('_', '-')} is for --executor ray only.")
     return None
+
+
+class Events:
+    """Writes every epoch's numbers to ``RUN/tensorboard/MODEL/TRIAL``, for TensorBoard."""
+
+    def __init__(self, run: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError:
+            raise StudyError(
+                "--tensorboard needs TensorBoard: pip install 'tensorprojection[tensorboard]'."
+            ) from None
+        self.folder, self.make = run / "tensorboard", SummaryWriter
+        self.writers: dict[Path, Any] = {}
+
+    def show(self, event: Event) -> None:
+        """Write the event, if it is an epoch."""
+        row: dict[str, Any] = getattr(event, "row", {})
+        if not row:
+            return
+        place = self.folder / event.job.model / f"{event.job.trial + 1:03d}"
+        if place not in self.writers:
+            # An epoch that is trained again, after a kill, takes the place of the first.
+            self.writers[place] = self.make(str(place), purge_step=row["epoch"])
+        for name, value in row.items():
+            if isinstance(value, float):
+                self.writers[place].add_scalar(name, value, row["epoch"])
+        self.writers[place].flush()
+
+    def close(self) -> None:
+        """Close all event files."""
+        for writer in self.writers.values():
+            writer.close()

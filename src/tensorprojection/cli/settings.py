@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from ..studies.config import RunConfig, absolute, own_settings
-from ..studies.errors import StudyError
 
 if TYPE_CHECKING:
     from ..studies.study import Study
@@ -19,7 +18,6 @@ Flags = dict[str, Any]  # names and annotated types
 
 WHAT = Group("What is run", sort_key=0)
 HOW = Group("How it is run", sort_key=1)
-# The settings that say how a run is carried out, not what is trained.
 OF_HOW = ("threads", "device", "precision", "skip_unreadable")
 
 OwnStudy = Annotated[
@@ -27,7 +25,8 @@ OwnStudy = Annotated[
     Parameter(help="The .py file of the run's own study. Its code is run, so it must be yours."),
 ]
 TrialNumber = Annotated[
-    str, Parameter(help='Its number, from 1; "best" has the lowest validation loss.')
+    int | Literal["best"],
+    Parameter(help='Its number, from 1; "best" has the lowest validation loss.'),
 ]
 
 
@@ -36,15 +35,6 @@ def own_study(given: str | None) -> Study[Any] | None:
     from ..studies.registry import import_study
 
     return None if given is None else import_study(given)
-
-
-def trial_number(given: str) -> int | Literal["best"]:
-    """Return the trial that the user names."""
-    if given == "best":
-        return "best"
-    if not given.isdigit():
-        raise StudyError(f"Expected a trial's number or best, got {given!r}.")
-    return int(given)
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -56,9 +46,6 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-# A study's settings
-
-
 def flag(kind: Any, group: Group, text: str) -> Any:
     """Return the type of a flag, None if it is not given, with its help text."""
     negative: dict[str, Any] = {"negative": ()} if kind is bool else {}
@@ -68,42 +55,34 @@ def flag(kind: Any, group: Group, text: str) -> Any:
 def setting_flags(study: Study[Any] | None, names: Iterable[str] | None = None) -> Flags:
     """Return a flag for each setting of the study; without one, of all of the paper's.
 
-    Args:
-        study: whose.
-        names: which of the settings that all studies share; default all.
+    ``names`` are those of the settings that all studies share; default all.
     """
     from ..studies.registry import STUDIES
 
     shared = RunConfig.model_fields
-    chosen = [name for name in shared if name != "study"] if names is None else list(names)
-    flags = {name: _of_field(shared[name], HOW if name in OF_HOW else WHAT) for name in chosen}
+    fields = {n: (shared[n], HOW if n in OF_HOW else WHAT) for n in names or shared if n != "study"}
     for known in STUDIES.values() if study is None else (study,):
         group = Group(f"{known.name.capitalize()} study")
-        for name, field in own_settings(known.settings).items():
-            flags[name] = _of_field(field, group)
-    return flags
-
-
-def _of_field(field: Any, group: Group) -> Any:
+        fields |= {name: (field, group) for name, field in own_settings(known.settings).items()}
     # Lists are given with commas.
-    kind = str if field.annotation == tuple[str, ...] else field.annotation
-    return flag(kind, group, field.description)
+    return {
+        name: flag(
+            str if field.annotation == tuple[str, ...] else field.annotation,
+            group,
+            field.description or "",
+        )
+        for name, (field, group) in fields.items()
+    }
 
 
 def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings among the given flags, as a configuration takes them."""
     fields = study.settings.model_fields
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in fields or value is None:
-            continue
+    found = {name: value for name, value in given.items() if name in fields and value is not None}
+    for name, value in found.items():
         if fields[name].annotation == tuple[str, ...]:
-            value = names_in(value)
-        found[name] = absolute(study.settings, name, value, Path.cwd())
-    return found
-
-
-# A command whose flags depend on the study that it names
+            found[name] = names_in(value)
+    return absolute(found, Path.cwd())
 
 
 def study_command(
@@ -125,7 +104,7 @@ def study_command(
         return function(study, **given)
 
     P = inspect.Parameter
-    which = "The study: oct, chest, kvasir, a .py file with one, or package.module:NAME."
+    which = "The study: oct, chest, kvasir, images, or a .py file with one."
     parameters = [
         P("study", P.POSITIONAL_ONLY, annotation=Annotated[str, Parameter(help=which)]),
         *(
@@ -141,10 +120,10 @@ def study_command(
 
 def _study_in(tokens: Sequence[str]) -> Study[Any] | None:
     """Return the study that a command line names, at any position; None if it names none."""
-    from ..studies.registry import STUDIES, import_study
+    from ..studies.registry import STUDIES, import_study, split_reference
 
     for k, token in enumerate(tokens):
-        is_file = token.endswith(".py") or token.rpartition(":")[0].endswith(".py")
-        if token in STUDIES or is_file or (k == 0 and not token.startswith("-")):
+        named = token in STUDIES or split_reference(token)[0] is not None
+        if named or (k == 0 and not token.startswith("-")):
             return import_study(token)
     return None

@@ -1,8 +1,8 @@
 """``tpl summary``: the paper's model tables, computed from the networks themselves.
 
 A row is a layer under the paper's name for it (sections 3.1.2, 3.2.2, 3.3.2), with its activation,
-the shape it gives with channels last, and its parameters. Footnotes say where the paper prints
-something else.
+its output shape with channels last, and its parameters. Footnotes name the differences from the
+paper's tables.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
 
     from ..studies.networks.layer_rows import ModelTable
     from ..studies.study import Study
@@ -65,37 +64,30 @@ def tables(study: Study[Any], **settings: Any) -> list[ModelTable]:
 
 def render(tables: Sequence[ModelTable]) -> Group:
     """Return the tables one below the other, with their footnotes, for a rich console."""
-    from rich.console import Group
-    from rich.text import Text
-
-    notes = list(dict.fromkeys(row.note for t in tables for row in t.rows if row.note))
-    footnotes = (Text(f"[{k}] {note}") for k, note in enumerate(notes, start=1))
-    return Group(*(_render(t, notes) for t in tables), *footnotes)
-
-
-def _render(shown: ModelTable, notes: Sequence[str]) -> Table:
     from rich import box
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    # Narrow enough for 80 columns with the U-Net's longest names.
-    result = Table(title=shown.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("Layer (activation)", "Name", "Output shape", "Param #"):
-        justify: Literal["left", "right"] = "right" if title == "Param #" else "left"
-        result.add_column(title, justify=justify, no_wrap=True)
-    for row in shown.rows:
-        mark = f" [{notes.index(row.note) + 1}]" if row.note else ""
-        result.add_row(
-            Text(row.layer + mark),
-            Text(row.name),
-            f"({', '.join(map(str, ('n', *row.output)))})",
-            "-" if row.parameters is None else f"{row.parameters:,}",
-        )
-    result.add_section()
-    result.add_row("Total", "", "", f"{shown.total:,}")
-    return result
+    notes = list(dict.fromkeys(row.note for t in tables for row in t.rows if row.note))
+    parts: list[Table | Text] = []
+    for shown in tables:
+        # Narrow enough for 80 columns with the U-Net's longest names.
+        table = Table(title=shown.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for title in ("Layer (activation)", "Name", "Output shape"):
+            table.add_column(title, no_wrap=True)
+        table.add_column("Param #", justify="right", no_wrap=True)
+        for row in shown.rows:
+            mark = f" [{notes.index(row.note) + 1}]" if row.note else ""
+            shape = f"({', '.join(map(str, ('n', *row.output)))})"
+            count = "-" if row.parameters is None else f"{row.parameters:,}"
+            table.add_row(Text(row.layer + mark), Text(row.name), shape, count)
+        table.add_section()
+        table.add_row("Total", "", "", f"{shown.total:,}")
+        parts.append(table)
+    return Group(*parts, *(Text(f"[{k}] {note}") for k, note in enumerate(notes, start=1)))
 
 
 def as_json(tables: Sequence[ModelTable]) -> str:
     """Return the tables as JSON: a list of objects with study, form, title, rows and total."""
-    return json.dumps([{**asdict(t), "total": t.total} for t in tables], indent=1)
+    return json.dumps([{**asdict(table), "total": table.total} for table in tables], indent=1)

@@ -1,4 +1,4 @@
-"""The process of the command ``tpl``: signals that end it, and characters that it cannot print."""
+"""The process of the command ``tpl``: signals that end it, and its standard output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from types import FrameType
 from typing import TextIO
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last: its terminal was closed
-PLAIN = str.maketrans("×–—−·µ│─━", "x---.u|--") | str.maketrans(
-    {"…": "...", "≥": ">=", "≤": "<=", "→": "->"}
-)
+PLAIN = str.maketrans("×–—−·µ│─━", "x---.u|--")
 
 
 class Stopped(KeyboardInterrupt):  # not an Exception: nothing but the command handles it
@@ -72,6 +70,7 @@ def raising_once() -> Iterator[None]:
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding lacks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end].translate(PLAIN)
@@ -85,33 +84,32 @@ class OutputError(Exception):
     """The standard output cannot be written. Not an ``OSError``: no file of a run is at fault."""
 
 
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror) from None
+
+
 class _Output(io.TextIOWrapper):
     def write(self, text: str) -> int:
-        try:
+        with _output_errors():
             return super().write(text)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputError(error.strerror) from None
 
     def flush(self) -> None:
-        try:
+        with _output_errors():
             super().flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputError(error.strerror) from None
 
 
 def guarded(stream: TextIO) -> TextIO:
-    """Return the stream with :class:`OutputError` in place of ``OSError``, as for a full disk."""
+    """Return the stream with :class:`OutputError` in place of ``OSError``, as for a full disk.
+
+    Characters that its encoding lacks are replaced.
+    """
     if type(stream) is not io.TextIOWrapper:  # a test's
         return stream
-    settings = stream.encoding, stream.errors, None, stream.line_buffering
-    return _Output(stream.detach(), *settings)
-
-
-def make_safe(stream: TextIO) -> None:
-    """Print plain characters in place of those that the stream's encoding lacks."""
-    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-        stream.reconfigure(errors="tensorprojection.plain")
+    errors = "tensorprojection.plain" if stream.errors == "strict" else stream.errors
+    return _Output(stream.detach(), stream.encoding, errors, None, stream.line_buffering)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -35,92 +34,63 @@ def watch(
     if seconds <= 0:
         raise StudyError(f"Expected more than 0 seconds between two looks, got {seconds:g}.")
     console = Console(highlight=False)
-    state = look(folder)
+    state, finished = look(folder)
     if once or not console.is_terminal:
-        console.print(shown(state))
+        console.print(shown(folder, state))
         if once:
             return
-    with Live(shown(state), console=console, auto_refresh=False) as live:
-        while not state.finished:
+    with Live(shown(folder, state), console=console, auto_refresh=False) as live:
+        while not finished:
             time.sleep(seconds)
-            before, state = state, look(folder)
+            before, (state, finished) = state, look(folder)
             if console.is_terminal:
-                live.update(shown(state), refresh=True)
+                live.update(shown(folder, state), refresh=True)
             elif state != before:
-                console.print(shown(state))
+                console.print(shown(folder, state))
 
 
-@dataclass(frozen=True)
-class ModelState:
-    """One network over all trials: epochs, finished trials, medians at each trial's last epoch."""
+def look(folder: Path) -> tuple[list[dict[str, Any]], bool]:
+    """Return a line of the table for each network, and True if all have finished.
 
-    title: str
-    epochs: int
-    finished: int
-    latest: dict[str, float]
-
-
-@dataclass(frozen=True)
-class RunState:
-    """A run as its files show it."""
-
-    folder: Path
-    trials: int
-    epochs: int
-    models: tuple[ModelState, ...]
-    titles: dict[str, str]  # of the metrics
-    seconds: float  # of training so far, all processes together
-
-    @property
-    def finished(self) -> bool:
-        return all(model.finished == self.trials for model in self.models)
-
-
-def look(folder: Path) -> RunState:
-    """Read the folder, and nothing else: the code of a user's own study is not run."""
+    This reads the folder, and nothing else: the code of a user's own study is not run.
+    """
     from ..studies.report.run import metrics_in, read_settings
+    from ..studies.report.tables import number
     from ..studies.results import JobFiles
 
     _, config, study = read_settings(folder)
-    titles: dict[str, str] = {}
-    states, seconds = [], 0.0
+    lines, finished = [], True
     for model in config.models:
         jobs = [JobFiles.of(folder, trial, model).rows() for trial in range(config.trials)]
-        seconds += sum(float(row.get("seconds", 0)) for rows in jobs for row in rows)
         last = [rows[-1] for rows in jobs if rows]
-        metrics = metrics_in(list(last[0]) if last else [], study)
-        titles |= {metric.name: metric.title for metric in metrics}
-        latest = {m.name: median([float(row[m.name]) for row in last]) for m in metrics}
+        done = sum(len(rows) >= config.epochs for rows in jobs)
         epochs = sum(min(len(rows), config.epochs) for rows in jobs)
-        finished = sum(len(rows) >= config.epochs for rows in jobs)
-        title = model if study is None else study.models.get(model, model)
-        states.append(ModelState(title, epochs, finished, latest))
-    return RunState(folder, config.trials, config.epochs, tuple(states), titles, seconds)
+        seconds = int(sum(float(row.get("seconds", 0)) for rows in jobs for row in rows))
+        line = {
+            "network": model if study is None else study.models.get(model, model),
+            "trials": f"{done}/{config.trials}",
+            "epochs": f"{epochs}/{config.trials * config.epochs}",
+            "time": f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
+        }
+        for metric in metrics_in(list(last[0]) if last else [], study):
+            line[metric.title] = number(median([float(row[metric.name]) for row in last]))
+        lines.append(line)
+        finished = finished and done == config.trials
+    return lines, finished
 
 
-def shown(state: RunState) -> RenderableType:
-    """Return a table of the networks, and one line of all."""
+def shown(folder: Path, lines: list[dict[str, Any]]) -> RenderableType:
+    """Return a table of the networks, and what it shows."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    from ..studies.report.tables import number
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("network")
-    for name in ("trials", "epochs", *state.titles.values()):
-        table.add_column(Text(name), justify="right")
-    whole = state.trials * state.epochs
-    for model in state.models:
-        latest = [model.latest.get(name) for name in state.titles]
-        cells = ["–" if value is None else number(value) for value in latest]
-        done = f"{model.finished}/{state.trials}", f"{model.epochs}/{whole}"
-        table.add_row(Text(model.title), *done, *cells)
-    share = sum(model.epochs for model in state.models) / (whole * len(state.models))
-    hours, rest = divmod(int(state.seconds), 3600)
-    time = f"{hours}:{rest // 60:02}:{rest % 60:02} of training"
-    line = f"{state.folder}: {100 * share:.0f} % of all epochs, {time}"
-    if state.finished:
-        line += "; finished"
-    return Group(table, Text(line), Text("Medians of the trials, each at its last epoch so far."))
+    titles = list(dict.fromkeys(title for line in lines for title in line))
+    for title in titles:
+        table.add_column(Text(title), justify="left" if title == "network" else "right")
+    for line in lines:
+        table.add_row(*(Text(str(line.get(title, "–"))) for title in titles))
+    note = "medians of the trials, each at its last epoch so far, and the time of training."
+    return Group(table, Text(f"{folder}: {note}"))

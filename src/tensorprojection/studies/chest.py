@@ -7,25 +7,22 @@ the originals and of their augmented copies, which are cached.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from .claims import Claim
-from .config import Absent, Place, RunConfig
-from .data.augment import Augmentation, Copies, make_copies, open_copies, rows_for
-from .data.images import ImageKind, ImageSet
+from .config import RunConfig
+from .data.augment import Augmentation, make_copies, open_copies
+from .data.images import ImageKind
 from .data.phantoms import chest as phantoms
 from .data.stored import Stack, open_stored
 from .errors import StudyError
 from .image_data import load_images
-from .inputs import Progress, Rows, RunInputs
+from .inputs import CachedData, Progress, RunInputs
 from .networks.backbones import (
     BACKBONES,
     backbone,
@@ -37,7 +34,6 @@ from .networks.backbones import (
 from .networks.chest_head import HEADS, chest_head, init_from_mpca
 from .networks.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .study import Study
-from .training.split import trial_split
 
 IMAGES = ImageKind(
     name="chest",
@@ -57,12 +53,8 @@ CHANGES = Augmentation(rotation=10, shift=0.05, zoom=0.05, shear=0.05)
 class ChestConfig(RunConfig):
     """The settings of a run of this study."""
 
-    backbone: str = Field(
-        description="The frozen network: densenet121 or efficientnet-lite0.",
-    )
-    weights: Annotated[str | None, Absent("default"), Place()] = Field(
-        None, description="File with the frozen network's weights."
-    )
+    backbone: str = Field(description="The frozen network: densenet121 or efficientnet-lite0.")
+    weights: str | None = Field(None, description="File with the frozen network's weights.")
     dropout: float = Field(ge=0, lt=1, description="Dropout before the last layer; 0 for none.")
 
 
@@ -110,32 +102,6 @@ CLAIMS = (
 )
 
 
-@dataclass(frozen=True)
-class ChestData:
-    """Features of the originals, then of the copies, and their classes."""
-
-    config: ChestConfig
-    images: ImageSet
-    copies: Copies
-    features: Stack
-    labels: Stack
-
-    def split(self, trial: int) -> tuple[Rows, Rows]:
-        """Originals and their copies train; only originals validate."""
-        training, validation = trial_split(self.config, self.images, trial)
-        copies = len(self.images) + rows_for(self.copies, training)
-        return np.concatenate([training, copies]), validation
-
-    def count_originals(self, rows: Rows) -> int:
-        """Return how many originals these rows are, or are copies of."""
-        of = np.concatenate([np.arange(len(self.images)), self.copies.of])
-        return len(np.unique(of[rows]))
-
-    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        features, labels = self.features.take(rows), self.labels.take(rows)
-        return torch.from_numpy(features), torch.from_numpy(labels)
-
-
 def network(config: ChestConfig, model: str, first: Tensor) -> nn.Module:
     channels, side = BACKBONES[config.backbone].channels, config.size // 32
     made = chest_head(model, channels, side, len(IMAGES.class_names), dropout=config.dropout)
@@ -175,14 +141,14 @@ class ChestStudy(Study[ChestConfig]):
             )
         return RunInputs(folders, cached.source, cached.unreadable, digest)
 
-    def open(self, config: ChestConfig, inputs: RunInputs) -> ChestData:
+    def open(self, config: ChestConfig, inputs: RunInputs) -> CachedData:
         folders = inputs.folders
         images, copies = open_stored(folders["images"]), open_copies(folders["copies"])
         assert images.labels is not None
         assert copies.images.labels is not None
         features = [open_features(folders[f"features of {what}"]) for what in ("images", "copies")]
         labels = [images.labels, copies.images.labels]
-        return ChestData(config, images, copies, Stack(features), Stack(labels))
+        return CachedData(config, images, Stack(features), Stack(labels), copies)
 
     def preprocess(self, config: ChestConfig) -> nn.Module:
         """The frozen network, for images whose features are not in the cache."""

@@ -32,13 +32,12 @@ def _package() -> str:
     import tensorprojection
 
     kernels = tensorprojection.kernels()
-    parts = (
-        f"{tensorprojection.__version__}{git_revision()}",
-        f"kernels {kernels.variant if kernels else 'off'}",
-        f"torch {version('torch')} {torch.backends.cpu.get_cpu_capability()}",
-        f"numpy {version('numpy')}",
+    return (
+        f"{tensorprojection.__version__}{git_revision()}, "
+        f"kernels {kernels.variant if kernels else 'off'}, "
+        f"torch {version('torch')} {torch.backends.cpu.get_cpu_capability()}, "
+        f"numpy {version('numpy')}"
     )
-    return ", ".join(parts)
 
 
 @cache
@@ -47,16 +46,16 @@ def git_revision() -> str:
 
     A change that is not committed adds ".dirty". The command line and the report train nothing.
     """
-    paths = [".", ":!cli", ":!bench", ":!studies/report"]
+
+    def git(*arguments: str) -> str:
+        paths = ["--", ".", ":!cli", ":!bench", ":!studies/report"]
+        command = ["git", "-C", str(PACKAGE), *arguments, *paths]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+        return done.stdout.strip()
+
     try:
-        found = _git("log", "-1", "--format=%h", "--", *paths)
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *paths)
+        found = git("log", "-1", "--format=%h")
+        changed = git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return ""
     return f"+{found}{'.dirty' if changed else ''}" if found else ""
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(PACKAGE), *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
-    return done.stdout.strip()

@@ -5,9 +5,9 @@ with settings of its own derives from it. The fields are the settings of TOML fi
 the command line, with their types, limits and descriptions.
 
 Note [config.toml]: a run's folder has one file of settings. It is complete, and every reader of a
-run believes it and nothing else. Its section ``run`` says what the run began with, and has a
-checksum of all that the results depend on, so that a change by hand is noticed. Paths may change:
-images and weights are compared by content.
+run uses it and nothing else. Its section ``run`` has the code, images and weights that the run
+began with, and a checksum of all that the results depend on, so that a change by hand is noticed.
+Paths may change: images and weights are compared by content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -30,25 +30,11 @@ if TYPE_CHECKING:
     from .study import Study
 
 PHANTOMS = "phantoms"
-PRESETS = ("smoke", "small", "paper")
 CONFIG = "config.toml"
-MOVABLE = ("data", "patients", "weights")  # paths that may change; the content is compared
+PATHS = ("data", "patients", "masks", "weights")  # relative to the file that has them
+NONE = {"images": "all", "weights": "default"}  # TOML has no null: the word for None, else "none"
 
 Precision = Literal["32-true", "bf16-mixed"]
-
-
-@dataclass(frozen=True)
-class Absent:
-    """The word for None in a file, as TOML has none: a setting left out comes from the preset."""
-
-    word: str = "none"
-
-
-@dataclass(frozen=True)
-class Place:
-    """A setting that is a path, relative to the file that has it, unless it is this word."""
-
-    but: str | None = None
 
 
 class RunConfig(BaseModel):
@@ -68,12 +54,12 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     study: str
-    data: Annotated[str, Place(PHANTOMS)] = Field(
+    data: str = Field(
         PHANTOMS,
         description="Images: a folder as Kaggle ships it, an .npz file, or "
         '"phantoms", which are generated (the default).',
     )
-    images: Annotated[int | None, Absent("all")] = Field(
+    images: int | None = Field(
         None,
         ge=8,
         le=10_000_000,
@@ -81,13 +67,13 @@ class RunConfig(BaseModel):
     )
     size: int = Field(ge=16, le=4096, description="Side of the images in pixels.")
     skip_unreadable: bool = Field(
-        False, description="Leave out damaged image files, and say how many."
+        False, description="Leave out corrupted image files, and count them."
     )
     split: Split = Field(
         "image",
         description="Single images at random (default), whole patients, or as the data set comes.",
     )
-    patients: Annotated[str | None, Place()] = Field(
+    patients: str | None = Field(
         None, description="CSV file with each image's patient: columns file and patient."
     )
     patient_pattern: str | None = Field(
@@ -135,14 +121,10 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _absent(cls, given: Any) -> Any:
-        words = {name: word for name in cls.model_fields if (word := absent_word(cls, name))}
-        if not isinstance(given, Mapping):
-            return given
-        return {
-            name: None if name in words and value == words[name] else value
-            for name, value in given.items()
-        }
+    def _read_none(cls, given: Any) -> Any:
+        types = {name: get_args(field.annotation) for name, field in cls.model_fields.items()}
+        words = {n: NONE.get(n, "none") for n, kinds in types.items() if type(None) in kinds}
+        return {n: None if n in words and v == words[n] else v for n, v in given.items()}
 
     @model_validator(mode="after")
     def _weight_decay_of_adamw(self) -> Self:
@@ -160,10 +142,7 @@ class RunConfig(BaseModel):
     def as_settings(self) -> dict[str, Any]:
         """Return every setting in plain values, so that a preset has nothing to fill in."""
         found = self.model_dump(mode="json")
-        return {
-            name: absent_word(type(self), name) if value is None else value
-            for name, value in found.items()
-        }
+        return {n: NONE.get(n, "none") if v is None else v for n, v in found.items()}
 
     def as_toml(self, began: Began | None = None) -> bytes:
         """Return the content of a run's ``config.toml``; see Note [config.toml]."""
@@ -186,33 +165,27 @@ class Began:
 
 
 def _checksum(settings: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    fixed = {name: value for name, value in settings.items() if name not in MOVABLE}
+    fixed = {name: value for name, value in settings.items() if name not in PATHS}
     return checksum({**fixed, "run": about})
 
 
 def own_settings(settings: type[RunConfig]) -> dict[str, FieldInfo]:
-    """The settings that only this study has."""
+    """Return the settings that only this study has."""
     shared = RunConfig.model_fields
     return {name: field for name, field in settings.model_fields.items() if name not in shared}
 
 
-def absent_word(settings: type[RunConfig], name: str) -> str | None:
-    """What stands for None in a file; None where the setting cannot be None."""
-    field = settings.model_fields[name]
-    if type(None) not in getattr(field.annotation, "__args__", ()):
-        return None
-    return next((m.word for m in field.metadata if isinstance(m, Absent)), Absent().word)
+def absolute(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the settings with paths made absolute, relative to the folder."""
+
+    def path(name: str, value: Any) -> Any:
+        word = name not in PATHS or value in (PHANTOMS, NONE.get(name, "none"))
+        return value if word or not isinstance(value, str) else str((folder / value).resolve())
+
+    return {name: path(name, value) for name, value in settings.items()}
 
 
-def absolute(settings: type[RunConfig], name: str, value: Any, folder: Path) -> Any:
-    """The setting; a path is made absolute, relative to the folder."""
-    field = settings.model_fields.get(name)
-    place = next((m for m in field.metadata if isinstance(m, Place)), None) if field else None
-    if place is None or not isinstance(value, str):
-        return value
-    if value in (place.but, absent_word(settings, name)):
-        return value
-    return str((folder / value).resolve())
+# Reading
 
 
 def resolve(
@@ -222,27 +195,24 @@ def resolve(
     flags: Mapping[str, Any] | None = None,
     trained_here: bool = True,
 ) -> C:
-    """The configuration from a preset, then a file, then flags, each overriding the one before.
+    """Return the configuration from a preset, then a file, then flags; the later has precedence.
 
     Args:
         study: whose settings they are.
-        preset: where to start; see :func:`preset_for`.
+        preset: the preset; see :func:`preset_for`.
         file: TOML with any of the settings.
         flags: those given; None stands for one that is not.
-        trained_here: whether the device must be one of this machine's.
+        trained_here: True if the device must be one of this machine's.
     """
-    given = {} if file is None else read_toml(file)
+    given = read_toml(file)
     if given.pop("study", study.reference) not in (study.reference, study.name):
         raise StudyError(f"Expected a configuration of the {study.name} study in {file}.")
     chosen = preset_for(preset, file, study)
     given.pop("preset", None)
-    if chosen not in tuple(study.presets):  # what a file says may not even be hashable
+    if chosen not in tuple(study.presets):  # a file's may not even be hashable
         raise StudyError(f"Expected a preset of {', '.join(study.presets)}, got {chosen!r}.")
-    if file is not None:
-        given = {n: absolute(study.settings, n, v, file.parent) for n, v in given.items()}
-    merged = {**study.presets[chosen], **given}
-    merged |= {name: value for name, value in (flags or {}).items() if value is not None}
-    config = checked(study, {**merged, "study": study.reference})
+    given |= {name: value for name, value in (flags or {}).items() if value is not None}
+    config = checked(study, {**study.presets[chosen], **given, "study": study.reference})
     unknown = [name for name in config.models if name not in study.models]
     if unknown:
         raise StudyError(f"Expected models of {', '.join(study.models)}, got {', '.join(unknown)}.")
@@ -251,23 +221,20 @@ def resolve(
     return config
 
 
-def preset_for(asked: str | None, file: Path | None, study: Study[Any] | None = None) -> Any:
-    """The preset that is asked for, or else the file's, or else the small one; not checked.
-
-    A study without a small one starts from its first.
-    """
-    if asked is not None:
-        return asked
-    usual = "small" if study is None or "small" in study.presets else next(iter(study.presets))
-    return usual if file is None else read_toml(file).get("preset", usual)
+def preset_for(asked: str | None, file: Path | None, study: Study[Any]) -> Any:
+    """Return the preset that is asked for, or the file's, or small, or the study's first."""
+    usual = "small" if "small" in study.presets else next(iter(study.presets))
+    return read_toml(file).get("preset", usual) if asked is None else asked
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """Return the settings of a TOML file; if it is a run's, they must be as the run wrote them."""
+def read_toml(file: Path | None) -> dict[str, Any]:
+    """Return the settings of a TOML file; if a run wrote it, they must be as the run wrote them."""
+    if file is None:
+        return {}
     settings = _parse(file)
     if "run" in settings:
         settings, _ = _verified(settings, file)
-    return settings
+    return absolute(settings, file.parent)
 
 
 def read_run(run: Path) -> tuple[dict[str, Any], Began]:
@@ -287,11 +254,10 @@ def _verified(settings: dict[str, Any], file: Path) -> tuple[dict[str, Any], Beg
     about = settings.pop("run", None)
     if not isinstance(about, dict):
         raise StudyError(
-            f"{file} has no section [run], so that no run has written it. Settings of your own go "
-            "to another file: tpl run STUDY `config FILE`."
+            f"{file} has no section [run]: no run has written it. Settings of your own go to "
+            "another file: tpl run STUDY --config FILE."
         )
-    expected = about.pop("sha256", None)
-    if expected != _checksum(settings, about):
+    if about.pop("sha256", None) != _checksum(settings, about):
         raise StudyError(
             f"{file} is not as the run wrote it: its checksum does not fit. Put back what was "
             "changed by hand. To use it as settings of another run, remove its section [run]."
@@ -309,21 +275,21 @@ def _parse(file: Path) -> dict[str, Any]:
 
 
 def checked(study: Study[C], settings: Mapping[str, Any], file: Path | None = None) -> C:
-    """The study's configuration of these settings, which that file holds."""
+    """Return the study's configuration of these settings; an error names the file they are from."""
     try:
         return study.settings(**settings)
     except ValidationError as error:
         where = "" if file is None else f"{file}: "
-        raise StudyError(f"{where}{_first_problem(error, study)}") from None
+        raise StudyError(f"{where}{first_problem(error, study.name)}") from None
 
 
-def _first_problem(error: ValidationError, study: Study[Any]) -> str:
-    """One line for the first of pydantic's complaints."""
+def first_problem(error: ValidationError, study: str) -> str:
+    """Return one line for the first of pydantic's complaints."""
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"])
     what = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        return f"{where} is not a setting of the {study.name} study."
+        return f"{where} is not a setting of the {study} study."
     if problem["type"] == "missing":
         return f"{where} is missing."
     if not where:

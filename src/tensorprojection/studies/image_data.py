@@ -13,7 +13,7 @@ from .data.images import ImageKind, ImageSet
 from .data.sources import CachedImages, Patients, open_images
 from .data.stored import open_stored
 from .inputs import Progress, Rows, RunInputs
-from .training.split import trial_split
+from .training.seeds import trial_split
 
 
 def load_images(

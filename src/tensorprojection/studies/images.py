@@ -1,10 +1,10 @@
-"""Any folder of images: a subfolder per class, or images with masks, by the paper's networks.
+"""Any folder of images: a subfolder per class, or images with masks, with the paper's networks.
 
-Classes are told apart by the CNN of section 3.1 or, with a backbone, by the heads of section 3.2 on
-a frozen network's features; masks are drawn by the U-Net of section 3.3.
+The CNN of section 3.1 classifies images or, with a backbone, the heads of section 3.2 classify a
+frozen network's features; the U-Net of section 3.3 predicts masks.
 
-The classes come from the data, so the study is made for it. Its reference holds the classes and
-the images' mode, such as ``images?mode=L&class=cat&class=dog``: with it, a run's configuration is
+The classes come from the data, so the study is made for it. Its reference has the classes and the
+images' mode, such as ``images?mode=L&class=cat&class=dog``: with it, a run's configuration is
 enough for another process, a report or a prediction to make the same study again.
 """
 
@@ -15,24 +15,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import parse_qs, quote
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from .config import Absent, Place, RunConfig, absent_word, absolute, read_toml
+from .config import RunConfig, read_toml
 from .data.decode import UnreadableError, open_image, read
 from .data.folders import class_folders, find
-from .data.images import ImageKind, ImageSet, Mode
+from .data.images import ImageKind, Mode
 from .data.npz import open_npz
 from .data.sources import PHANTOMS, path_kind
-from .data.stored import open_stored
+from .data.stored import Stack, open_stored
 from .errors import StudyError
-from .inputs import Progress, Rows, RunInputs
+from .inputs import CachedData, Progress, RunInputs
 from .networks.backbones import BACKBONES, features_folder, find_weights, open_features, sha256
 from .networks.backbones import backbone as frozen_network
 from .networks.chest_head import HEADS as CHEST_HEADS
@@ -41,18 +40,17 @@ from .networks.layer_rows import ModelTable, layer_rows
 from .networks.oct_cnn import HEADS, oct_cnn, projection_head
 from .networks.unet import FORMS, unet
 from .study import Study
-from .training.split import trial_split
 
 NAME = "images"
-LOOKED_AT = 64  # images that tell gray from colour
-# Block initialization: average pooling at the start, which overfits least on a few thousand images.
+SAMPLED = 64  # images that are checked for colour
+# Block init is average pooling at first, which overfits least on a few thousand images.
 CLASSIFIERS = {
     "base": HEADS["base"],
     "avg": HEADS["avg"],
     "tpl": projection_head("TensorProjection", init="block"),
     "tpl-small": projection_head("TensorProjection, fewer channels", channels=20, init="block"),
 }
-# The U-Net's forms, with smooth initializations.
+# The U-Net's forms, with smooth inits.
 SEGMENTERS = {"base": "base", "tpl": "tpl-blur", "tpl-small": "tpl-aggressive"}
 # Heads on a backbone's features: the reduction of the channels, and to how many.
 HEADS_ON_FEATURES = {"base": ("base", 64), "tpl": ("tpl", 64), "tpl-small": ("tpl", 16)}
@@ -61,7 +59,7 @@ USUAL: dict[str, Any] = {
     "size": 96,
     "batch": 32,
     "epochs": 10,
-    "trials": 6,  # fewer decide nothing
+    "trials": 6,  # fewer cannot decide anything
     "learning_rate": 1e-3,
 }
 PRESETS: dict[str, dict[str, Any]] = {
@@ -74,15 +72,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 class ImagesConfig(RunConfig):
     """The settings of a run of this study."""
 
-    masks: Annotated[str | None, Place()] = Field(
+    masks: str | None = Field(
         None, description="Folder of masks with the images' names: outlines instead of classes."
     )
     backbone: str | None = Field(
         None, description=f"Frozen network whose features are classified: {', '.join(BACKBONES)}."
     )
-    weights: Annotated[str | None, Absent("default"), Place()] = Field(
-        None, description="File with the backbone's weights."
-    )
+    weights: str | None = Field(None, description="File with the backbone's weights.")
 
 
 @dataclass(frozen=True)
@@ -101,20 +97,16 @@ class ImagesStudy(Study[ImagesConfig]):
         return f"{NAME}?mode={kind.mode}{'&masks' if kind.masks else names}{backbone}"
 
     def for_data(self, settings: Mapping[str, Any], file: Path | None) -> Study[Any]:
-        given = {} if file is None else read_toml(file)
-        given = {n: absolute(ImagesConfig, n, v, file.parent) for n, v in given.items() if file}
-        given |= settings
-        for name in ("masks", "backbone"):
-            if given.get(name) == absent_word(ImagesConfig, name):
-                given[name] = None
-        data, masks, backbone = given.get("data"), given.get("masks"), given.get("backbone")
+        given = {**read_toml(file), **settings}
+        data, masks, backbone = (
+            None if given.get(name) == "none" else given.get(name)
+            for name in ("data", "masks", "backbone")
+        )
         if not isinstance(data, str) or data == PHANTOMS:
-            raise StudyError("Expected a folder of images or an .npz file as `data`, got none.")
+            raise StudyError("Expected a folder of images or an .npz file as --data, got none.")
         kind = kind_of(Path(data), None if masks is None else Path(masks))
         if backbone is not None and kind.masks:
-            raise StudyError("A backbone classifies images. For masks, leave `backbone` out.")
-        if backbone not in (None, *BACKBONES):
-            raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {backbone!r}.")
+            raise StudyError("A backbone classifies images. For masks, leave --backbone out.")
         return images_study(kind, backbone)
 
     def prepare(self, config: ImagesConfig, jobs: int, progress: Progress) -> RunInputs:
@@ -158,7 +150,7 @@ def _kind(class_names: tuple[str, ...], mode: Mode, masks: bool) -> ImageKind:
 def _mode(kind: ImageKind, folder: Path) -> Mode:
     """Return "L" if the images are gray, whatever their files' format says."""
     items = find(kind, folder).items
-    for item in islice(items, 0, None, max(1, len(items) // LOOKED_AT)):
+    for item in islice(items, 0, None, max(1, len(items) // SAMPLED)):
         try:
             pixels = np.asarray(open_image(read(item.image)).convert("RGB"))
         except (UnreadableError, OSError, ValueError):  # the run itself names the file
@@ -166,23 +158,6 @@ def _mode(kind: ImageKind, folder: Path) -> Mode:
         if (pixels != pixels[..., :1]).any():
             return "RGB"
     return "L"
-
-
-@dataclass(frozen=True)
-class FeatureData:
-    """A frozen network's features of the images, and their classes."""
-
-    config: ImagesConfig
-    images: ImageSet
-    features: NDArray[np.float32]
-
-    def split(self, trial: int) -> tuple[Rows, Rows]:
-        return trial_split(self.config, self.images, trial)
-
-    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        assert self.images.labels is not None
-        features, labels = self.features[rows], self.images.labels[rows]
-        return torch.from_numpy(features), torch.from_numpy(labels)
 
 
 class FeaturesStudy(ImagesStudy):
@@ -206,9 +181,11 @@ class FeaturesStudy(ImagesStudy):
         digest = sha256(find_weights(self.backbone, weights))
         return replace(inputs, folders=folders, weights=digest)
 
-    def open(self, config: ImagesConfig, inputs: RunInputs) -> FeatureData:
+    def open(self, config: ImagesConfig, inputs: RunInputs) -> CachedData:
+        images = open_stored(inputs.folders["images"])
+        assert images.labels is not None
         features = open_features(inputs.folders["features of images"])
-        return FeatureData(config, open_stored(inputs.folders["images"]), features)
+        return CachedData(config, images, Stack([features]), Stack([images.labels]))
 
     def preprocess(self, config: ImagesConfig) -> nn.Module:
         assert self.backbone is not None
@@ -231,6 +208,8 @@ def _weights(config: ImagesConfig) -> Path | None:
 
 def images_study(kind: ImageKind, backbone: str | None = None) -> ImagesStudy:
     """Return the study of such images."""
+    if backbone not in (None, *BACKBONES):
+        raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {backbone!r}.")
     if backbone is not None:
         titles = {n: CHEST_HEADS[form].title for n, (form, _) in HEADS_ON_FEATURES.items()}
         titles["tpl-small"] += ", fewer channels"
@@ -263,6 +242,4 @@ def from_reference(reference: str) -> ImagesStudy | None:
     mode: Mode = "RGB" if found.get("mode") == ["RGB"] else "L"
     kind = _kind(tuple(found.get("class", ())), mode, "masks" in found)
     (backbone,) = found.get("backbone", [None])[:1]
-    if backbone not in (None, *BACKBONES):
-        raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {backbone!r}.")
     return images_study(kind, backbone)

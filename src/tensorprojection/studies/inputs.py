@@ -6,19 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from .config import RunConfig
+from .data.augment import Copies, rows_for
 from .data.cache import checksum
 from .data.decode import Progress
+from .data.images import ImageSet
 from .data.splits import Rows
+from .data.stored import Stack
+from .training.seeds import trial_split
 
-__all__ = ["Data", "Progress", "Rows", "RunInputs"]
+__all__ = ["CachedData", "Data", "Progress", "Rows", "RunInputs"]
 
 
 class Data(Protocol):
     """A study's samples, by row: images or features, originals and copies alike.
 
-    Any object with these two methods is one; a study's ``open`` returns it.
+    Any object with these two methods can be one; a study's ``open`` returns it.
 
     >>> import numpy as np, torch
     >>> class Noise:
@@ -34,10 +41,43 @@ class Data(Protocol):
     """
 
     def split(self, trial: int) -> tuple[Rows, Rows]:
-        """Return the rows that train and the rows that validate in that trial."""
+        """Return the training rows and the validation rows of that trial."""
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the network's inputs for these rows, and the targets."""
+
+
+@dataclass(frozen=True)
+class CachedData:
+    """Cached inputs and targets, of the originals and after them of their augmented copies."""
+
+    config: RunConfig
+    originals: ImageSet
+    inputs: Stack
+    targets: Stack
+    copies: Copies | None = None
+
+    def split(self, trial: int) -> tuple[Rows, Rows]:
+        """Return originals and their copies to train on, and originals to validate on."""
+        training, validation = trial_split(self.config, self.originals, trial)
+        return np.concatenate([training, self.copies_of(training)]), validation
+
+    def copies_of(self, originals: Rows) -> Rows:
+        """Return the rows of the copies of these originals."""
+        if self.copies is None:
+            return originals[:0]
+        return len(self.originals) + rows_for(self.copies, originals)
+
+    def count_originals(self, rows: Rows) -> int:
+        """Return how many originals these rows are, or are copies of."""
+        of = np.arange(len(self.originals))
+        if self.copies is not None:
+            of = np.concatenate([of, self.copies.of])
+        return len(np.unique(of[rows]))
+
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.inputs.take(rows), self.targets.take(rows)
+        return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
 @dataclass(frozen=True)
@@ -48,7 +88,7 @@ class RunInputs:
     {'weights': '00...'}
 
     Args:
-        folders: where images, copies and features are cached, by those names.
+        folders: of the cached images, copies and features, by these names.
         source: of the images, for the record.
         unreadable: files that were left out.
         weights: the sha256 of a frozen network's, None without one.
@@ -57,12 +97,10 @@ class RunInputs:
     folders: dict[str, Path]
     source: str
     unreadable: tuple[str, ...] = ()
-    weights: str | None = None  # of a frozen network: their sha256
+    weights: str | None = None
 
     def identity(self) -> dict[str, str]:
-        """Return checksums of what the results depend on, the same wherever it was made."""
-        found: dict[str, str] = {}
-        for name in ("images", "copies"):
-            if name in self.folders:
-                found[name] = checksum(self.folders[name])
+        """Return checksums of the data that the results depend on, the same on every machine."""
+        folders = {n: folder for n, folder in self.folders.items() if n in ("images", "copies")}
+        found = {name: checksum(folder) for name, folder in folders.items()}
         return found if self.weights is None else {**found, "weights": self.weights}

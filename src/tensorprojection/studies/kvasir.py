@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from .claims import Claim
 from .config import RunConfig
-from .data.augment import Augmentation, Copies, make_copies, open_copies, rows_for
-from .data.images import ImageKind, ImageSet
+from .data.augment import Augmentation, make_copies, open_copies
+from .data.images import ImageKind
 from .data.phantoms import polyp as phantoms
 from .data.stored import Stack, open_stored
 from .errors import StudyError
 from .image_data import load_images
-from .inputs import Progress, Rows, RunInputs
+from .inputs import CachedData, Progress, Rows, RunInputs
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.unet import FORMS, unet
 from .study import Study
-from .training.split import trial_split
+from .training.seeds import trial_split
 
 IMAGES = ImageKind(
     name="kvasir",
@@ -92,73 +89,39 @@ PRESETS = {
 # What the paper says of its figures; see Note [Numbers for the paper's words] in claims.py. It
 # compares the stronger compression with the baseline, as this does.
 SCORES = (("dice", "Dice score"), ("iou", "IoU"))
-CLAIMS = (
-    *(
-        Claim(
-            f"TensorProjection has a higher {score} than the baseline in the first epochs.",
-            *(metric, "tpl", "base", "higher", "first"),
-        )
-        for metric, score in SCORES
-    ),
-    *(
-        Claim(
-            f"Later the two are nearly equal ({score} within 0.01 at the end).",
-            *(metric, "tpl", "base", "equal", "last"),
-            margin=0.01,
-        )
-        for metric, score in SCORES
-    ),
-    *(
-        Claim(
-            f"With 64 channels, TensorProjection's {score} varies less between trials than the "
-            "baseline's in the first epochs.",
-            *(metric, "tpl", "base", "lower", "spread"),
-            channels=64,
-        )
-        for metric, score in SCORES
-    ),
-    *(
-        Claim(
-            "Compressing by 4 instead of 2 keeps the performance: it ends nearly equal to the "
-            f"baseline ({score} within 0.01).",
-            *(metric, "tpl-aggressive", "base", "equal", "last"),
-            margin=0.01,
-        )
-        for metric, score in SCORES
-    ),
-    *(
-        Claim(
-            f"Compressing by 4, it has a higher {score} than the baseline in the first epochs.",
-            *(metric, "tpl-aggressive", "base", "higher", "first"),
-        )
-        for metric, score in SCORES
-    ),
-)
 
 
-@dataclass(frozen=True)
-class KvasirData:
-    """RGB images in [0, 1], the originals, then the copies, and their masks."""
+def claims() -> Iterator[Claim]:
+    for metric, score in SCORES:
+        text = f"TensorProjection has a higher {score} than the baseline in the first epochs."
+        yield Claim(text, metric, "tpl", "base", "higher", "first")
+    for metric, score in SCORES:
+        text = f"Later the two are nearly equal ({score} within 0.01 at the end)."
+        yield Claim(text, metric, "tpl", "base", "equal", "last", margin=0.01)
+    for metric, score in SCORES:
+        text = f"With 64 channels, TensorProjection's {score} varies less between trials than the "
+        text += "baseline's in the first epochs."
+        yield Claim(text, metric, "tpl", "base", "lower", "spread", channels=64)
+    for metric, score in SCORES:
+        text = "Compressing by 4 instead of 2 keeps the performance: it ends nearly equal to the "
+        text += f"baseline ({score} within 0.01)."
+        yield Claim(text, metric, "tpl-aggressive", "base", "equal", "last", margin=0.01)
+    for metric, score in SCORES:
+        text = f"Compressing by 4, it has a higher {score} than the baseline in the first epochs."
+        yield Claim(text, metric, "tpl-aggressive", "base", "higher", "first")
 
-    config: KvasirConfig
-    originals: ImageSet
-    copies: Copies
-    images: Stack
-    masks: Stack
+
+class KvasirData(CachedData):
+    """RGB images in [0, 1], and their masks."""
 
     def split(self, trial: int) -> tuple[Rows, Rows]:
-        """Only copies train, only originals validate."""
+        """Return copies alone to train on, and originals to validate on."""
         training, validation = trial_split(self.config, self.originals, trial, counts=SPLIT)
-        return len(self.originals) + rows_for(self.copies, training), validation
-
-    def count_originals(self, rows: Rows) -> int:
-        """Return how many originals these rows are, or are copies of."""
-        of = np.concatenate([np.arange(len(self.originals)), self.copies.of])
-        return len(np.unique(of[rows]))
+        return self.copies_of(training), validation
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        x = torch.from_numpy(self.images.take(rows)).permute(0, 3, 1, 2)  # channels last as it is
-        return x.float().div_(255), torch.from_numpy(self.masks.take(rows)[:, None]).float()
+        x, y = super().batch(rows)
+        return x.permute(0, 3, 1, 2).float().div_(255), y[:, None].float()  # channels last
 
 
 def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
@@ -195,7 +158,7 @@ class KvasirStudy(Study[KvasirConfig]):
         assert copies.images.masks is not None
         images = Stack([originals.images, copies.images.images])
         masks = Stack([originals.masks, copies.images.masks])
-        return KvasirData(config, originals, copies, images, masks)
+        return KvasirData(config, originals, images, masks, copies)
 
     def tables(self, config: KvasirConfig) -> Iterator[ModelTable]:
         """The networks layer by layer; the paper draws them and prints no parameters."""
@@ -224,5 +187,5 @@ KVASIR = KvasirStudy(
     presets=PRESETS,
     models={name: form.title for name, form in FORMS.items()},
     network=network,
-    claims=CLAIMS,
+    claims=tuple(claims()),
 )

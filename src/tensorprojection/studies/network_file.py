@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 Keep = Literal["best", "last", "none"]
 
-FORMAT = "2"  # raised when a file's content changes its meaning
-
 
 class About(BaseModel):
     """A description of a saved network."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     config: dict[str, Any]  # the run's settings
     model: str
@@ -39,14 +37,9 @@ class About(BaseModel):
     code: str  # its version
     keep: Keep
 
-    @property
-    def score(self) -> float:
-        """The number that decides which network is the best; the lowest is."""
-        return score(self.metrics)
-
 
 def score(metrics: Mapping[str, Any]) -> float:
-    """Return the validation loss, or the training loss if a study measures no other."""
+    """Return the validation loss, or the training loss if a study has none; the lowest is best."""
     found: float = metrics["loss"] if "loss" in metrics else metrics["train_loss"]
     return found
 
@@ -62,12 +55,11 @@ def encode_network(about: About, values: Mapping[str, Tensor]) -> bytes:
         for name, value in values.items()
     }
     text = about.model_dump_json()
-    header = {"format": FORMAT, "about": text, "sha256": _checksum(text, tensors)}
-    return save(tensors, header)
+    return save(tensors, {"about": text, "sha256": _checksum(text, tensors)})
 
 
 def read_network(file: Path) -> tuple[About, dict[str, Tensor]]:
-    """Return what is known of the network in that file, and its values, all of it checked."""
+    """Return the description and the values of the network in that file, all of it checked."""
     from safetensors.torch import load
 
     content = file.read_bytes()  # not mapped: values that are checked must not change afterwards
@@ -75,27 +67,18 @@ def read_network(file: Path) -> tuple[About, dict[str, Tensor]]:
         tensors = load(content)
         end = 8 + int.from_bytes(content[:8], "little")
         header = json.loads(content[8:end]).get("__metadata__", {})
+        text = header.get("about", "")
+        if header.get("sha256") != _checksum(text, tensors):
+            raise ValueError("its checksum is another")
     except (SafetensorError, ValueError) as error:
-        raise _corrupted(file, str(error)) from None
-    found, text = header.get("format"), header.get("about", "")
-    if found != FORMAT:
         raise StudyError(
-            f"Expected a network of format {FORMAT} in {file}, got {found}: another version of "
-            "tensorprojection, or another program, has written it. Use that one."
-        )
-    if header.get("sha256") != _checksum(text, tensors):
-        raise _corrupted(file, "its checksum is another")
+            f"{file} is corrupted, or another program has written it ({error}). Remove it, and run "
+            "the same command as before: it trains this network again, to the same values."
+        ) from None
     try:
         return About.model_validate_json(text), tensors
     except ValidationError as error:
         raise StudyError(f"Expected a network of tpl run in {file}: {error.errors()[0]}.") from None
-
-
-def _corrupted(file: Path, why: str) -> StudyError:
-    return StudyError(
-        f"{file} is corrupted ({why}). Remove it, and run the same command as before: it trains "
-        "this network again, to the same values."
-    )
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -59,55 +59,30 @@ PRESETS = {
 OVERFITS_AFTER = 12
 PROJECTIONS = (("tpl1", "TensorProjection 1"), ("tpl2", "TensorProjection 2"))
 SCORES = (("accuracy", "accuracy"), ("f1", "F1 score"))
-CLAIMS = (
-    *(
-        Claim(
-            f"{title} lowers the validation loss faster than MaxPooling in the first epochs.",
-            *("loss", model, "base", "lower", "first"),
-        )
-        for model, title in PROJECTIONS
-    ),
-    *(
-        Claim(
-            f"{title} reaches a higher {score} than MaxPooling in the first epochs.",
-            *(metric, model, "base", "higher", "first"),
-        )
-        for metric, score in SCORES
-        for model, title in PROJECTIONS
-    ),
-    *(
-        Claim(
-            f"After epoch {OVERFITS_AFTER}, {title} overfits more than MaxPooling: at the end its "
-            "validation loss is further above its lowest.",
-            *("loss", model, "base", "higher", "rise"),
-            after=OVERFITS_AFTER,
-        )
-        for model, title in PROJECTIONS
-    ),
-    *(
-        Claim(
-            f"After epoch {OVERFITS_AFTER}, {title} eventually has a higher validation loss than "
-            "MaxPooling.",
-            *("loss", model, "base", "higher", "last"),
-            after=OVERFITS_AFTER,
-        )
-        for model, title in PROJECTIONS
-    ),
-    Claim(
-        "TensorProjection 2 overfits less than TensorProjection 1.",
-        *("loss", "tpl2", "tpl1", "lower", "rise"),
-        after=OVERFITS_AFTER,
-    ),
-    *(
-        Claim(
-            f"{title} ends with nearly the same {score} as MaxPooling (within 0.01).",
-            *(metric, model, "base", "equal", "last"),
-            margin=0.01,
-        )
-        for metric, score in SCORES
-        for model, title in PROJECTIONS
-    ),
-)
+
+
+def claims() -> Iterator[Claim]:
+    for model, title in PROJECTIONS:
+        text = f"{title} lowers the validation loss faster than MaxPooling in the first epochs."
+        yield Claim(text, "loss", model, "base", "lower", "first")
+    for metric, score in SCORES:
+        for model, title in PROJECTIONS:
+            text = f"{title} reaches a higher {score} than MaxPooling in the first epochs."
+            yield Claim(text, metric, model, "base", "higher", "first")
+    late = f"After epoch {OVERFITS_AFTER}, "
+    for model, title in PROJECTIONS:
+        text = f"{late}{title} overfits more than MaxPooling: at the end its validation loss is "
+        text += "further above its lowest."
+        yield Claim(text, "loss", model, "base", "higher", "rise", after=OVERFITS_AFTER)
+    for model, title in PROJECTIONS:
+        text = f"{late}{title} eventually has a higher validation loss than MaxPooling."
+        yield Claim(text, "loss", model, "base", "higher", "last", after=OVERFITS_AFTER)
+    text = "TensorProjection 2 overfits less than TensorProjection 1."
+    yield Claim(text, "loss", "tpl2", "tpl1", "lower", "rise", after=OVERFITS_AFTER)
+    for metric, score in SCORES:
+        for model, title in PROJECTIONS:
+            text = f"{title} ends with nearly the same {score} as MaxPooling (within 0.01)."
+            yield Claim(text, metric, model, "base", "equal", "last", margin=0.01)
 
 
 @dataclass(frozen=True)
@@ -168,5 +143,5 @@ OCT = OctStudy(
     presets=PRESETS,
     models={name: head.title for name, head in HEADS.items()},
     network=network,
-    claims=CLAIMS,
+    claims=tuple(claims()),
 )

@@ -1,6 +1,6 @@
-"""All processes that a run starts: those that train, and a pool for what is made before.
+"""The processes that a run starts: those that train, and a pool that prepares.
 
-Each is started anew (spawned), as a fork of a process that has run torch's threads may hang.
+Each is spawned, as a fork of a process that has run torch's threads may hang.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """A process that runs the function; Ctrl-C does not reach it."""
+    """Start a process that runs the function; Ctrl-C does not reach it."""
     process = get_context("spawn").Process(target=target, args=arguments, daemon=True)
     with settings_to_inherit():
         process.start()
@@ -32,9 +32,9 @@ def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:
 def process_pool(
     workers: int, start: Callable[..., None], *arguments: Any
 ) -> Iterator[Callable[[Callable[[T], R], Iterable[T]], Iterator[R]]]:
-    """A ``map`` over that many processes, each initialized by ``start(*arguments)``.
+    """Yield a ``map`` over that many processes, each initialized by ``start(*arguments)``.
 
-    Where a process ends early, it raises ``BrokenProcessPool``.
+    The map raises ``BrokenProcessPool`` if a process ends early.
     """
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (start, arguments))
 
@@ -55,25 +55,31 @@ def _begin(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def settings_to_inherit() -> Iterator[None]:
-    """What processes started in here take over: Ctrl-C is the parent's, and freed memory is kept.
+    """Let processes that are started in here ignore Ctrl-C, and keep the memory that they free.
 
-    By default glibc's malloc gives every large block back and gets it anew, page by page, at each
+    By default glibc's malloc returns every large block and gets it anew, page by page, at each
     step: for networks of this size that takes nearly as long as the arithmetic. Threads other than
-    the first, as on Ray, would have heaps of 64 MB of their own, which are given back nonetheless:
+    the first, as on Ray, would have heaps of 64 MB of their own, which are returned nonetheless:
     all use the first one's.
     """
     settings = memory_settings()
     os.environ.update(settings)
+    masks = hasattr(signal, "pthread_sigmask")  # not on Windows
+    if masks:
+        # Or it would be started with the first process, and let signals through again after that.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _without_interrupts():
-            yield
+        yield
     finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for name in settings:
             del os.environ[name]
 
 
 def memory_settings() -> dict[str, str]:
-    """Environment variables for a process that trains, but those that the user has set."""
+    """Return environment variables for a process that trains, without those the user has set."""
     settings = {
         "MALLOC_MMAP_MAX_": "0",  # no block is too large for the heap
         "MALLOC_TRIM_THRESHOLD_": str(2**34),
@@ -84,29 +90,8 @@ def memory_settings() -> dict[str, str]:
     return {name: value for name, value in settings.items() if name not in os.environ}
 
 
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Ctrl-C never reaches processes started in here; this process gets it afterwards."""
-    if hasattr(signal, "pthread_sigmask"):
-        # Or it would be started with the first process, and let signals through again after that.
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    elif threading.current_thread() is threading.main_thread():  # Windows
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, handler)
-    else:
-        yield
-
-
 def end_with_parent() -> None:
-    """Called in a process: it ends when its parent does, however that ends."""
+    """Let the calling process end when its parent does, however the parent ends."""
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 

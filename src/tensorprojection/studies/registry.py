@@ -1,9 +1,12 @@
-"""The studies: the paper's by name, and a user's own by file or module."""
+"""The studies: the paper's by name, and a user's own by its file.
+
+A reference is a name such as ``oct``, or a path such as ``studies/mine.py``, which ends with
+``:NAME`` if there is more than one study in the file.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,15 +21,12 @@ from .errors import NotImportedError, StudyError
 from .images import from_reference
 from .kvasir import KVASIR
 from .oct import OCT
-from .reference import Reference, parse_reference
 from .study import Source, Study
 
 STUDIES: dict[str, Study[Any]] = {study.name: study for study in (OCT, CHEST, KVASIR)}
 KINDS: tuple[ImageKind, ...] = tuple(study.images for study in STUDIES.values())
 
-
-# A user's own studies that this process has imported, by reference.
-_imported: dict[str, Study[Any]] = {}
+_imported: dict[str, Study[Any]] = {}  # a user's own studies of this process, by reference
 
 
 def find_study(reference: str) -> Study[Any]:
@@ -38,21 +38,22 @@ def find_study(reference: str) -> Study[Any]:
         return STUDIES[reference]
     if (images := from_reference(reference)) is not None:
         return images
-    where = parse_reference(reference)
-    if where is None:
+    file, _ = split_reference(reference)
+    if file is None:
         raise StudyError(
-            f"Expected a study of {', '.join(STUDIES)}, images, a .py file with one, or "
-            f"package.module:NAME, got {reference!r}."
+            f"Expected a study of {', '.join(STUDIES)}, images, or a .py file with one, got "
+            f"{reference!r}."
         )
-    if str(where) not in _imported:
+    if reference not in _imported:
         raise NotImportedError(
-            f"This needs the code of the study {where}, which is run only if you name its file."
+            f"This needs the code of the study {reference}, which is run only if you name its "
+            "file. Add --study FILE, with a file that you trust."
         )
-    return _imported[str(where)]
+    return _imported[reference]
 
 
 def import_study(reference: str) -> Study[Any]:
-    """Return the study of that name, file or module, and import it if it is a user's own.
+    """Return the study of that name or file, and import it if it is a user's own.
 
     This runs the file's code. It is for what the user has named on the command line, and for the
     processes that such a command starts.
@@ -60,26 +61,39 @@ def import_study(reference: str) -> Study[Any]:
     >>> import_study("oct").title
     'Retinal OCT'
     """
-    where = None if reference in STUDIES else parse_reference(reference)
-    if where is not None and str(where) not in _imported:
-        _imported[str(where)] = _study_in(where)
-    return find_study(reference)
+    file, name = split_reference(reference)
+    if file is None:
+        return find_study(reference)
+    reference = f"{file}:{name}" if name else str(file)
+    if reference not in _imported:
+        _imported[reference] = _study_in(file, name, reference)
+    return _imported[reference]
+
+
+def split_reference(reference: str) -> tuple[Path | None, str]:
+    """Return the absolute path of an own study's file, None for other studies; and its name in it.
+
+    >>> split_reference("oct")[0] is None, split_reference("/my/study.py:MINE")[1]
+    (True, 'MINE')
+    """
+    where, _, name = reference.rpartition(":")
+    if not where.endswith(".py") or not name.isidentifier():
+        where, name = reference, ""
+    return (Path(where).resolve() if where.endswith(".py") else None), name
 
 
 def config_of(
     settings: Mapping[str, Any], file: Path | None = None, own: Study[Any] | None = None
 ) -> RunConfig:
-    """Return the configuration of these settings.
+    """Return the configuration of these settings, which name their study.
 
-    Args:
-        settings: they name their study.
-        file: that holds them, for errors.
-        own: the study that the user has named. It is used if theirs is not one of the paper's.
+    ``own`` is the study that the user has named; it is used if theirs is not one of the paper's.
+    Errors name the file.
     """
     reference = settings.get("study")
-    if not isinstance(reference, str):
-        raise StudyError(f"Expected the name of a study{_in(file)}, got {reference!r}.")
     try:
+        if not isinstance(reference, str):
+            raise StudyError(f"Expected the name of a study, got {reference!r}.")
         study = own if own is not None and reference not in STUDIES else find_study(reference)
     except StudyError as error:
         raise error if file is None else type(error)(f"{file}: {error}") from None
@@ -92,62 +106,40 @@ def read_config(file: Path, own: Study[Any] | None = None) -> RunConfig:
     return config_of(read_run(file.parent)[0], file, own)
 
 
-def _in(file: Path | None) -> str:
-    return "" if file is None else f" in {file}"
-
-
-def _study_in(where: Reference) -> Study[Any]:
+def _study_in(file: Path, name: str, reference: str) -> Study[Any]:
+    if not file.is_file():
+        raise StudyError(f"Expected a file with a Study at {file}, got none.")
+    code = file.read_bytes()  # the bytes that are run are those that are hashed
+    digest = hashlib.sha256(code).hexdigest()
+    module = ModuleType(f"tensorprojection_study_{digest[:12]}")
+    module.__file__ = str(file)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # for modules beside it, as for a script
+    sys.modules[module.__name__] = module  # dataclasses and pydantic look their module up
     try:
-        module, code = _import(where)
+        exec(compile(code, str(file), "exec"), vars(module))
     except (StudyError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:
-        raise StudyError(f"Could not import {where}: {_first_line(error, where)}.") from error
-    found = {name: value for name, value in vars(module).items() if isinstance(value, Study)}
-    if where.name is not None:
-        if where.name not in found:
-            listed = ", ".join(found) or "none"
-            raise StudyError(f"Expected a Study named {where.name} in {where}, got {listed}.")
-        study = found[where.name]
-    else:
-        own = {n: value for n, value in found.items() if value not in STUDIES.values()}
-        if len(own) != 1:
-            listed = ", ".join(own) or "none"
-            raise StudyError(
-                f"Expected one Study in {where}, got {listed}. Name one: {where}:NAME."
-            )
-        (study,) = own.values()
-    return replace(study, source=Source(str(where), hashlib.sha256(code).hexdigest()))
+        raise StudyError(f"Could not import {file}: {_first_line(error, file)}.") from error
+    found = {n: value for n, value in vars(module).items() if isinstance(value, Study)}
+    own = {n: value for n, value in found.items() if value not in STUDIES.values()}
+    chosen = [found[name]] if name in found else [] if name else list(own.values())
+    if len(chosen) != 1:
+        what = f"a Study named {name}" if name else "one Study"
+        raise StudyError(
+            f"Expected {what} in {file}, got {', '.join(found if name else own) or 'none'}. Name "
+            f"one of them: {file}:NAME."
+        )
+    return replace(chosen[0], source=Source(reference, digest))
 
 
-def _import(where: Reference) -> tuple[ModuleType, bytes]:
-    """Return the module, imported, and its code."""
-    if where.file is None:
-        assert where.module is not None
-        if str(Path.cwd()) not in sys.path:
-            sys.path.append(str(Path.cwd()))
-        module = importlib.import_module(where.module)
-        return module, Path(module.__file__).read_bytes() if module.__file__ else b""
-    if not where.file.is_file():
-        raise StudyError(f"Expected a file with a Study at {where.file}, got none.")
-    # The bytes that are run are those that are hashed.
-    code = where.file.read_bytes()
-    module = ModuleType(f"tensorprojection_study_{hashlib.sha256(code).hexdigest()[:12]}")
-    module.__file__ = str(where.file)
-    if str(where.file.parent) not in sys.path:
-        sys.path.append(str(where.file.parent))  # for what lies beside it, as for a script
-    sys.modules[module.__name__] = module  # dataclasses and pydantic look their module up
-    exec(compile(code, str(where.file), "exec"), vars(module))
-    return module, code
-
-
-def _first_line(error: BaseException, where: Reference) -> str:
+def _first_line(error: BaseException, file: Path) -> str:
     """Return the error, with the line of the user's own file that it comes from."""
-    trace, line = error.__traceback__, None
+    trace, place = error.__traceback__, ""
     while trace is not None:
-        if where.file is not None and trace.tb_frame.f_code.co_filename == str(where.file):
-            line = trace.tb_lineno
+        if trace.tb_frame.f_code.co_filename == str(file):
+            place = f" in line {trace.tb_lineno}"
         trace = trace.tb_next
     first = (str(error).splitlines() or [""])[0].rstrip(".")
-    place = "" if line is None else f" in line {line}"
     return f"{type(error).__name__}{place}{': ' if first else ''}{first}"

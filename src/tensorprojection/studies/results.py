@@ -41,6 +41,7 @@ from .errors import StudyError
 from .files import write_whole
 
 RESULTS = "results.parquet"
+RECORD = "record.jsonl"
 HELD_OUT = "held_out.txt"  # from tpl evaluate: names the images that the networks never saw
 CHECKSUM = "sha256"  # of a line, as its last field
 # Of a table: the checksum is of the file with zeros in its place.
@@ -50,6 +51,7 @@ MARK, ZEROS = b"sha256:", 64 * b"0"
 COUNTS = ("train_images", "validation_images")
 # An epoch: its number, its metrics, and these columns: its seconds, the counts, the code's version.
 NOT_METRICS = ("seconds", *COUNTS, "code")
+BY_CLASS = ": "  # in the name of a column: the metric, and the class that it is of
 EpochRow = dict[str, Any]
 
 
@@ -89,6 +91,16 @@ def append_line(path: Path, fields: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
+def read_starts(run: Path) -> list[dict[str, Any]]:
+    """Return all starts of the run; ``StudyError`` if their log is corrupted."""
+    path = run / RECORD
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    starts = [start for line in lines if (start := read_line(line)) is not None]
+    if len(starts) < len(lines):
+        raise StudyError(f"{path} is corrupted. Remove it: no result depends on it.")
+    return starts
+
+
 # The files of a job
 
 
@@ -111,18 +123,15 @@ class JobFiles:
     observed: Path
 
     @classmethod
-    def of(cls, run: Path, trial: int, model: str) -> JobFiles:
-        return cls._in(run / "trials", trial, model)
-
-    @classmethod
-    def _in(cls, trials: Path, trial: int, model: str) -> JobFiles:
+    def of(cls, run: Path, trial: int, model: str, trials: str = "trials") -> JobFiles:
+        """Return the files of a job; ``trials`` is the folder in the run that has them."""
         kinds = ("jsonl", "pt", "safetensors", "observed.npz")
-        return cls(*(trials / f"{trial + 1:03d}" / f"{model}.{kind}" for kind in kinds))
+        return cls(*(run / trials / f"{trial + 1:03d}" / f"{model}.{kind}" for kind in kinds))
 
     def read(self) -> tuple[list[EpochRow], str | None]:
         """Return the epochs so far, and what is wrong with the lines after them, if anything is.
 
-        A last line that is cut off is nothing wrong: it is being written, or its writer was killed.
+        A last line that is cut off is not wrong: it is being written, or its writer was killed.
         """
         try:
             lines = self.lines.read_bytes().splitlines(keepends=True)
@@ -142,7 +151,7 @@ class JobFiles:
         return self.read()[0]
 
     def write(self, rows: Sequence[EpochRow]) -> None:
-        """Have these lines and no other."""
+        """Replace all lines by these."""
         content = b"".join(map(as_line, rows))
         if content != (self.lines.read_bytes() if self.lines.exists() else b""):
             self.lines.parent.mkdir(parents=True, exist_ok=True)
@@ -169,35 +178,6 @@ def gather(run: Path, study: str, jobs: Iterable[tuple[int, str]]) -> pl.DataFra
         for row in JobFiles.of(run, trial, model).rows()
     ]
     return pl.DataFrame(rows, infer_schema_length=None) if rows else None
-
-
-def add_to_table(run: Path, study: str, jobs: Sequence[tuple[int, str]], done: set[int]) -> None:
-    """Replace the rows of some jobs in the table, which is made if there is none.
-
-    Args:
-        run: the folder.
-        study: its name.
-        jobs: all of the run's, in the table's order.
-        done: the indices of those that are read; the others' rows stay as they are.
-    """
-    own = gather(run, study, [jobs[k] for k in sorted(done)])
-    try:
-        there = read_table(run / RESULTS)
-    except StudyError:  # missing, or corrupted: all of it is made again
-        there, own = None, gather(run, study, jobs)
-    if own is None:
-        return
-    if there is not None:
-        order = pl.DataFrame(
-            [(trial + 1, model, k) for k, (trial, model) in enumerate(jobs)],
-            schema={"trial": pl.Int64, "model": pl.String, "_at": pl.Int64},
-            orient="row",
-        )
-        fresh = order.filter(pl.col("_at").is_in(sorted(done)))
-        others = there.join(fresh, on=["trial", "model"], how="anti")
-        both = pl.concat([others, own], how="diagonal_relaxed")
-        own = both.join(order, on=["trial", "model"]).sort("_at", "epoch").drop("_at")
-    write_results(run, own)
 
 
 def write_results(run: Path, results: pl.DataFrame) -> None:
@@ -230,14 +210,7 @@ def read_table(path: Path) -> pl.DataFrame:
 def checked_table(
     frame: pl.DataFrame, path: Path, study: str, metrics: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the columns of the table that count, with their types checked.
-
-    Args:
-        frame: the table.
-        path: its file, for errors.
-        study: the name that all its rows must have.
-        metrics: the columns with numbers that it must have.
-    """
+    """Return the table's columns of a run, with these metrics and of this study, types checked."""
     names, whole = ("study", "model"), ("trial", "epoch")
     columns = (*names, *whole, *metrics)
     missing = [name for name in columns if name not in frame.columns]
@@ -245,7 +218,7 @@ def checked_table(
         raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
     if frame.is_empty():
         raise StudyError(f"Expected at least one epoch in {path}, got none.")
-    optional = [name for name in NOT_METRICS if name in frame.columns]
+    optional = [name for name in frame.columns if BY_CLASS in name or name in NOT_METRICS]
     numbers = [*metrics, *(name for name in optional if name != "code")]
     frame = frame.select(*columns, *optional)
     for name, dtype in frame.schema.items():
@@ -285,8 +258,6 @@ def restore_lines(
     path, trials, part = run / RESULTS, run / "trials", run / "trials.part"
     if trials.exists() or not path.is_file():
         return
-    if (run / HELD_OUT).is_file():
-        raise StudyError(f"{run} is an evaluation, not a run. Choose another `out`.")
     table = read_table(path)
     known = [name for name in metrics if name in table.columns]  # an archive may have fewer
     table = checked_table(table, path, study, known)
@@ -294,12 +265,12 @@ def restore_lines(
         if (trial - 1, model) not in jobs:
             raise StudyError(
                 f"{path} has trial {trial} of {model}, which config.toml does not name. Ask for it "
-                "as well, or choose another `out`."
+                "as well, or choose another --out."
             )
     shutil.rmtree(part, ignore_errors=True)
     for trial, model in jobs:
         own = table.filter(pl.col("trial") == trial + 1, pl.col("model") == model)
         if len(own):
             rows = own.sort("epoch").drop("study", "trial", "model").to_dicts()
-            JobFiles._in(part, trial, model).write(rows)
+            JobFiles.of(run, trial, model, part.name).write(rows)
     part.rename(trials)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+import torch
 from filelock import FileLock, Timeout
 
 from .code_version import code_version
-from .config import CONFIG, MOVABLE, Began, RunConfig, checked, read_run
+from .config import CONFIG, PATHS, Began, RunConfig, checked, read_run
 from .data.stored import open_stored
 from .errors import StudyError
 from .executors.base import Executor, Task
@@ -21,17 +26,23 @@ from .executors.local import run_jobs
 from .files import write_whole
 from .inputs import RunInputs
 from .network_file import Keep
-from .record import add_start
-from .reference import parse_reference
-from .results import HELD_OUT, JobFiles, add_to_table, restore_lines
+from .registry import split_reference
+from .results import (
+    HELD_OUT,
+    RECORD,
+    JobFiles,
+    append_line,
+    gather,
+    restore_lines,
+    write_results,
+)
 from .samples import write_samples
 from .study import Study
 from .training.job import Done, Event, Failed, Job
 
-# Settings that may grow when a run is started again.
-EXTENSIBLE = ("trials", "models", "epochs")
 # The longest time that another process may take to write the table or the settings.
 LOCK_SECONDS = 60
+PACKAGES = ("tensorprojection", "torch", "numpy", "monai", "polars", "pillow")
 
 
 class Watcher(Protocol):
@@ -78,7 +89,7 @@ def run(
     """Run the study in that folder; what is there already is not computed again.
 
     Args:
-        study: what is run.
+        study: the study.
         config: its settings.
         folder: an empty or new one, or that of the same run.
         count: jobs that are trained at once.
@@ -89,40 +100,38 @@ def run(
         trial: the only one to train, from 1; other processes may train others at the same time.
     """
     if trial is not None and not 1 <= trial <= config.trials:
-        raise StudyError(f"Expected `trial` from 1 to {config.trials}, got {trial}.")
+        raise StudyError(f"Expected --trial from 1 to {config.trials}, got {trial}.")
     this = _Run(study, config, folder, watch, keep, mix_versions)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / HELD_OUT).is_file():
-            raise StudyError(f"{folder} is an evaluation, not a run. Choose another `out`.")
+            raise StudyError(f"{folder} is an evaluation, not a run. Choose another --out.")
         this.agree()
-        this.restore()
+        if this.began is not None:
+            with _locked(folder):
+                restore_lines(folder, study.name, study.row_metrics, this.keys)
         trials = range(this.config.trials) if trial is None else [trial - 1]
         with _trials_locked(folder, trials):
-            return this.train(list(trials), count, execute)
+            return this.train(trials, count, execute)
     except MemoryError:
         raise StudyError(
-            "There is not enough memory. Choose a smaller `size`, or fewer `images` or `jobs`."
+            "There is not enough memory. Choose a smaller --size, or fewer --images or --jobs."
         ) from None
     except OSError as error:
         where = error.filename or folder
         raise StudyError(f"Could not read or write {where}: {error.strerror or error}.") from error
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        study: Study[Any],
-        config: RunConfig,
-        folder: Path,
-        watch: Watcher,
-        keep: Keep,
-        mix_versions: bool,
-    ) -> None:
-        self.study, self.config, self.folder, self.watch = study, config, folder, watch
-        self.keep, self.mix_versions = keep, mix_versions
-        self.began: Began | None = None  # None if there is no run in the folder yet
-        self.moved: list[tuple[str, Any, Any]] = []  # paths: the setting, then, now
+    study: Study[Any]
+    config: RunConfig
+    folder: Path
+    watch: Watcher
+    keep: Keep
+    mix_versions: bool
+    began: Began | None = None  # None if there is no run in the folder yet
+    moved: list[tuple[str, Any, Any]] = field(default_factory=list)  # paths: setting, then, now
 
     @property
     def jobs(self) -> list[Job]:
@@ -139,38 +148,32 @@ class _Run:
         if not (self.folder / CONFIG).exists():
             if any((self.folder / "trials").glob("*/*.jsonl")):
                 raise StudyError(
-                    f"{self.folder} has results but no {CONFIG}, so that their settings are not "
-                    "known. Put it back, or choose another `out`."
+                    f"{self.folder} has results but no {CONFIG}, so their settings are not known. "
+                    "Put it back, or choose another --out."
                 )
             return
         settings, self.began = read_run(self.folder)
         stored = self._stored(settings)
         was, asked = stored.as_settings(), self.config.as_settings()
-        fixed = [n for n in sorted({*was, *asked}) if n not in (*EXTENSIBLE, *MOVABLE)]
-        if stored.schedule != "constant":
-            fixed.append("epochs")  # all epochs depend on their number
-        for name in fixed:
+        # With a schedule, all epochs depend on their number.
+        may_grow = ("trials", "models", "epochs")[: 3 if stored.schedule == "constant" else 2]
+        for name in sorted({*was, *asked} - {*may_grow, *PATHS}):
             if was.get(name) != asked.get(name):
                 self._refuse(name, was.get(name), asked.get(name))
-        self.moved = [(n, was[n], asked[n]) for n in MOVABLE if n in was and was[n] != asked[n]]
-        more = [model for model in self.config.models if model not in stored.models]
+        self.moved = [(n, was[n], asked[n]) for n in PATHS if n in was and was[n] != asked[n]]
         larger = {
             "trials": max(self.config.trials, stored.trials),
             "epochs": max(self.config.epochs, stored.epochs),
-            "models": (*stored.models, *more),
+            "models": tuple(dict.fromkeys((*stored.models, *self.config.models))),
         }
         self.config = self.config.model_copy(update=larger)
-
-    def restore(self) -> None:
-        """Write the lines of an archive."""
-        if self.began is not None:
-            with _locked(self.folder):
-                restore_lines(self.folder, self.study.name, self.study.row_metrics, self.keys)
 
     def _stored(self, settings: Mapping[str, Any]) -> RunConfig:
         """Return the stored settings as this study's; a user's file may have moved since."""
         was, now = settings.get("study"), self.study.reference
-        if was != now and not _same_file_name(str(was), now):
+        (file, name), (own_file, own_name) = split_reference(str(was)), split_reference(now)
+        moved = file and own_file and (file.name, name) == (own_file.name, own_name)
+        if was != now and not moved:
             self._refuse("study", was, now)
         stored: RunConfig = checked(self.study, {**settings, "study": now}, self.folder / CONFIG)
         return stored
@@ -178,16 +181,16 @@ class _Run:
     def _refuse(self, name: str, was: Any, asked: Any) -> NoReturn:
         raise StudyError(
             f"{self.folder} was started with {name} = {was!r}, not {asked!r}. Choose another "
-            "`out`, or ask for the same."
+            "--out, or ask for the same."
         )
 
-    def train(self, trials: list[int], count: int, execute: Executor) -> Outcome:
+    def train(self, trials: Sequence[int], count: int, execute: Executor) -> Outcome:
         """Train what is missing of these trials."""
         study, folder, watch = self.study, self.folder, self.watch
         asked = [job for job in self.jobs if job.trial in trials]
         missing = {job: n for job in asked if (n := self._epochs(job)) < self.config.epochs}
         if not missing and not self.moved:
-            self._gather(set(range(len(self.jobs))))  # a run killed after its last job has not
+            self._gather()  # a run that was killed after its last job has not
             return Outcome(folder, True, ())
         if missing:
             self._check_version()
@@ -210,20 +213,20 @@ class _Run:
             for event in execute(list(missing), count, task):
                 watch.show(event)
                 if isinstance(event, Done):
-                    self._gather({self.jobs.index(event.job)})
+                    self._gather()
                 if isinstance(event, Failed):
                     failures.append(event)
                     if event.stop:
                         break
-        self._gather({k for k, job in enumerate(self.jobs) if job.trial in trials})
+        self._gather()
         return Outcome(folder, not missing, tuple(failures))
 
     def _epochs(self, job: Job) -> int:
         """Return the number of epochs that need not be trained again."""
         files = JobFiles.of(self.folder, job.trial, job.model)
         rows, problem = files.read()
-        lost = self.began is not None and self.began.keep == self.keep != "none"
-        if lost and files.checkpoint.exists() and not files.network.exists():
+        saves = self.began is not None and self.began.keep == self.keep != "none"
+        if saves and files.checkpoint.exists() and not files.network.exists():
             self.watch.notice(f"{files.network} is missing: {job} is trained again.")
             files.checkpoint.unlink()
             files.lines.unlink(missing_ok=True)
@@ -237,48 +240,69 @@ class _Run:
         if self.began is not None and self.began.code != now and not self.mix_versions:
             raise StudyError(
                 f"{self.folder} was begun with {self.began.code}, but here is {now}, and one table "
-                "would compare the two. Choose another `out`, use what the run began with, or add "
-                "`mix_versions`: the table will say so."
+                "would compare the two. Choose another --out, use the version that the run began "
+                "with, or add --mix-versions: the table will name both."
             )
 
     def _begin(self, inputs: RunInputs) -> None:
         """Compare images and weights with those that the run began with; write the settings."""
-        identity, path = inputs.identity(), self.folder / CONFIG
+        identity = inputs.identity()
         if self.began is None:
             self.began = Began(code_version(self.study), identity, self.keep)
         elif not self.began.inputs:
-            for name, was, asked in self.moved:  # nothing but the place is known
+            for name, was, asked in self.moved:  # nothing but the path is known
                 self._refuse(name, was, asked)
             if identity:
-                self.watch.notice("Whether the images are those of the run's start is not known.")
+                self.watch.notice("It is not known if the images are those of the run's start.")
         elif self.began.inputs != identity:
             where = "".join(f" ({name} = {was!r}, not {now!r})" for name, was, now in self.moved)
             raise StudyError(
                 f"{self.folder} was started with other images or weights than those that are there "
-                f"now{where}. Choose another `out`."
+                f"now{where}. Choose another --out."
             )
-        content = self.config.as_toml(self.began)
+        path, content = self.folder / CONFIG, self.config.as_toml(self.began)
         if not (path.exists() and path.read_bytes() == content):
             write_whole(path, content)
 
-    def _gather(self, done: set[int]) -> None:
+    def _gather(self) -> None:
         with _locked(self.folder):
-            add_to_table(self.folder, self.study.name, self.keys, done)
+            table = gather(self.folder, self.study.name, self.keys)
+            if table is not None:
+                write_results(self.folder, table)
 
 
-def _same_file_name(was: str, now: str) -> bool:
-    """Return True if both are files of one name; their content is part of the code's version."""
-    then, here = parse_reference(was), parse_reference(now)
-    if then is None or here is None or then.file is None or here.file is None:
-        return False
-    return (then.file.name, then.name) == (here.file.name, here.name)
+def add_start(run: Path, config: RunConfig, inputs: RunInputs, jobs: int, code: str) -> None:
+    """Add a start of the run to its log, so that the run can be repeated."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    start = {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "settings": config.as_settings(),
+        "jobs": jobs,
+        "images": inputs.source,
+        "unreadable": {"count": len(inputs.unreadable), "files": list(inputs.unreadable)},
+        "code": code,
+        "versions": versions,
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+    }
+    append_line(run / RECORD, start)
 
 
 # Locks: one for each trial, and one for the files that all trials share
 
 
 @contextmanager
-def _trials_locked(folder: Path, trials: list[int] | range) -> Iterator[None]:
+def _trials_locked(folder: Path, trials: Sequence[int]) -> Iterator[None]:
     """Hold the locks of these trials; ``StudyError`` names the process that has one of them."""
     locks = folder / ".locks"
     locks.mkdir(exist_ok=True)
@@ -291,7 +315,7 @@ def _trials_locked(folder: Path, trials: list[int] | range) -> Iterator[None]:
                 who = owner.read_text(errors="replace") if owner.exists() else "another process"
                 raise StudyError(
                     f"Trial {trial + 1} of {folder} is in use by {who}. Wait for it, or choose "
-                    "another `out`."
+                    "another --out."
                 ) from None
             owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")
             held.callback(owner.unlink, missing_ok=True)
@@ -307,6 +331,6 @@ def _locked(folder: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise StudyError(
-            f"Another process has held the lock of {folder} for {LOCK_SECONDS} s. See to it that "
-            "it ends, and run the same command again."
+            f"Another process has held the lock of {folder} for {LOCK_SECONDS} s. End it, and run "
+            "the same command again."
         ) from None

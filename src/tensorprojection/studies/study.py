@@ -18,8 +18,14 @@ from .errors import StudyError
 from .image_data import open_image_data, prepare_images
 from .inputs import Data, Progress, RunInputs
 from .networks.layer_rows import ModelTable, tables_of
-from .training.losses import dice_loss
-from .training.metrics import CLASSIFICATION, SEGMENTATION, Classification, Metric, Segmentation
+from .training.metrics import (
+    CLASSIFICATION,
+    SEGMENTATION,
+    Classification,
+    Metric,
+    Segmentation,
+    dice_loss,
+)
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
@@ -122,7 +128,7 @@ class Study(Generic[C]):
     # Training
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return what is minimized."""
+        """Return the loss that is minimized."""
         if self.images.masks:
             return dice_loss(output, target)
         return nn.functional.cross_entropy(output, target)
@@ -164,35 +170,27 @@ class Study(Generic[C]):
         """Yield the networks layer by layer, with notes on the paper."""
         return tables_of(self.title, self.images, self.models, self.network, config)
 
-    # Checks
-
     def check_networks(self, config: C) -> None:
-        """Raise a ``StudyError`` for a network that cannot be trained, before anything is trained.
+        """Raise a ``StudyError`` for a network that fails on two random images.
 
-        Only a study of plain images is called with one: other samples are not known yet.
+        Only a study of plain images is checked: the samples of others are not known yet.
         """
         if type(self).open is not Study.open:
             return
         size, channels = config.size, 3 if self.images.mode == "RGB" else 1
-        shape = (1, size, size) if self.images.masks else (len(self.images.class_names),)
+        shape = (2, 1, size, size) if self.images.masks else (2, len(self.images.class_names))
         for model in config.models:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                x = torch.rand(2, channels, size, size)
-                network = self.network(config, model, x)
-                if not isinstance(network, nn.Module):
-                    raise StudyError(f"Expected a torch module as {model}, got {network!r}.")
-                try:
-                    output = network.eval()(x)
-                except Exception as error:
-                    first = (str(error).splitlines() or [""])[0]
-                    raise StudyError(
-                        f"{model} fails for images of shape {tuple(x.shape)}: "
-                        f"{type(error).__name__}: {first}"
-                    ) from error
-            if not any(p.requires_grad for p in network.parameters()):
-                raise StudyError(f"{model} has no parameters, so there is nothing to train.")
-            found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            if type(self).loss is Study.loss and found != (2, *shape):
+            try:
+                with torch.random.fork_rng(devices=[]), torch.no_grad():
+                    x = torch.rand(2, channels, size, size)
+                    found = tuple(self.network(config, model, x).eval()(x).shape)
+            except Exception as error:
+                first = (str(error).splitlines() or [""])[0]
                 raise StudyError(
-                    f"Expected {model} to give shape {(2, *shape)} for two images, got {found}."
+                    f"{model} fails for images of shape {(2, channels, size, size)}: "
+                    f"{type(error).__name__}: {first}"
+                ) from error
+            if type(self).loss is Study.loss and found != shape:
+                raise StudyError(
+                    f"Expected {model} to give shape {shape} for two images, got {found}."
                 )

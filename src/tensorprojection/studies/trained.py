@@ -19,7 +19,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from tensorprojection import (
@@ -30,7 +30,7 @@ from tensorprojection import (
 )
 
 from .code_version import STUDY
-from .config import Place, RunConfig, own_settings
+from .config import PATHS, RunConfig, own_settings
 from .data.decode import UnreadableError, fit, open_image, read_regular
 from .data.images import ImageSet
 from .data.sources import open_images
@@ -39,13 +39,13 @@ from .errors import StudyError
 from .files import write_whole
 from .image_data import ImageData, load_images
 from .inputs import Rows
-from .network_file import About, read_network
+from .network_file import About, read_network, score
 from .registry import config_of, find_study, read_config
 from .results import HELD_OUT, JobFiles, write_results
 from .samples import write_samples
 from .study import Study
 from .training.observer import Observer
-from .training.train import output_of
+from .training.train import computed, output_of
 
 Trial = int | Literal["best"]
 Network = Callable[[Tensor], Tensor]
@@ -80,35 +80,22 @@ class Trained:
 def load_network(
     run: Path, model: str, trial: Trial = "best", own: Study[Any] | None = None
 ) -> Trained:
-    """Return a network of a run.
-
-    Args:
-        run: the folder of the run.
-        model: its name.
-        trial: its number, from 1; "best": the trial in which the validation loss was lowest.
-        own: the study, if it is not one of the paper's.
-    """
+    """Return a network of a run; see :func:`tensorprojection.studies.load`."""
     saved = saved_networks(run)
-    trials = [k for k, name in saved if name == model]
-    if not trials:
-        names = ", ".join(dict.fromkeys(name for _, name in saved))
-        if not names:
-            raise StudyError(f"Expected saved networks in {run}, got none: it ran with keep none.")
-        raise StudyError(f"Expected a network of {names} in {run}, got {model}.")
-    if trial != "best" and trial not in trials:
-        listed = ", ".join(map(str, trials))
-        raise StudyError(f"Expected a trial of {listed} for {model} in {run}, got {trial}.")
-    files = [saved[k, model] for k in (trials if trial == "best" else [trial])]
+    files = [file for (k, name), file in saved.items() if name == model and trial in ("best", k)]
+    if not files:
+        listed = ", ".join(f"{name} of trial {k}" for k, name in saved) or "none"
+        what = model if trial == "best" else f"{model} of trial {trial}"
+        raise StudyError(f"Expected a saved network of {what} in {run}, got {listed}.")
     read = [(*read_network(file), file) for file in files]
-    return _rebuilt(*min(read, key=lambda found: found[0].score), own)
+    return _rebuilt(*min(read, key=lambda found: score(found[0].metrics)), own)
 
 
 def saved_networks(run: Path) -> dict[tuple[int, str], Path]:
     """Return the files of a run's networks by trial, from 1, and model."""
-    if not run.is_dir():
-        raise StudyError(f"Expected the folder of a run, got {run}: there is no such folder.")
     if not (run / "trials").is_dir():
-        raise StudyError(f"Expected the folder of a run, got {run}, which has no trials in it.")
+        what = "has no trials in it" if run.is_dir() else "is not there"
+        raise StudyError(f"Expected the folder of a run, got {run}, which {what}.")
     found = {
         (int(file.parent.name), file.stem): file
         for file in run.glob("trials/[0-9]*/*.safetensors")
@@ -153,7 +140,8 @@ def _rebuilt(about: About, state: dict[str, Tensor], file: Path, own: Study[Any]
 class Record(BaseModel):
     """The metadata of an exported file: how images become its input, what its output means."""
 
-    format: Literal[1] = 1
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
     study: str
     model: str
     trial: int
@@ -173,16 +161,12 @@ class Record(BaseModel):
         study, config, about = trained.study, trained.config, trained.about
         kind, size = study.images, config.size
         channels, colour = (1, "gray") if kind.mode == "L" else (3, "RGB")
-        # The study's own settings, such as which frozen network; not the paths of files.
-        settings = {
-            name: getattr(config, name)
-            for name, field in own_settings(study.settings).items()
-            if not any(isinstance(m, Place) for m in field.metadata)
-        }
+        # The study's own settings, such as the frozen network's name; not the paths of files.
+        own = [name for name in own_settings(study.settings) if name not in PATHS]
         return cls(
             study=study.name,
             **about.model_dump(include={"model", "trial", "epoch", "metrics", "code"}),
-            settings=settings,
+            settings={name: getattr(config, name) for name in own},
             size=size,
             mode=kind.mode,
             masks=kind.masks,
@@ -193,15 +177,10 @@ class Record(BaseModel):
         )
 
 
-def check_target(to: Path) -> None:
-    """Raise a ``StudyError`` unless a new file of a known kind can be written there."""
-    if to.suffix not in SUFFIXES:
-        raise StudyError(f"Expected a file that ends with {' or '.join(SUFFIXES)}, got {to}.")
-    check_new(to)
-
-
-def check_new(to: Path) -> None:
-    """Raise a ``StudyError`` unless the file is new, in a folder that is there."""
+def check_new(to: Path, suffixes: Sequence[str] = ()) -> None:
+    """Raise a ``StudyError`` unless the file is new, in a folder that is there, of these kinds."""
+    if suffixes and to.suffix not in suffixes:
+        raise StudyError(f"Expected a file that ends with {' or '.join(suffixes)}, got {to}.")
     if to.exists():
         raise StudyError(f"{to} is there already. Remove it, or choose another name.")
     if not to.parent.is_dir():
@@ -216,7 +195,7 @@ def export(trained: Trained, to: Path) -> float:
     It must agree with the original on validation images of its own trial, to ``TOLERANCE`` of the
     largest output.
     """
-    check_target(to)
+    check_new(to, SUFFIXES)
     x = pixels(_validation_images(trained)[:MOST_CHECKED])
     expected = in_batches(trained.from_pixels(), x)
     network, preprocess = trained.network, trained.study.preprocess(trained.config).eval()
@@ -309,27 +288,22 @@ def read_onnx(path: Path) -> tuple[Network, Record]:
         raise StudyError(f"Expected an .onnx file or the folder of a run, got {path}.")
     try:
         import onnxruntime
-    except ModuleNotFoundError:
-        raise StudyError("An .onnx file needs onnxruntime: pip install onnxruntime.") from None
-    try:
+
         content = read_regular(path, MOST_BYTES)
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         given = session.get_modelmeta().custom_metadata_map.get(KEY)
         if given is None:
             raise StudyError(f"Expected a network of tpl export in {path}, got another.")
         record = Record.model_validate_json(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise StudyError(
-            f"Expected a network of tpl export in {path}: {first['loc']}: {first['msg']}."
-        ) from None
-    except OSError as error:
-        raise StudyError(f"Could not read {path}: {error.strerror}.") from None
+    except ModuleNotFoundError:
+        raise StudyError("An .onnx file needs onnxruntime: pip install onnxruntime.") from None
     except StudyError:
         raise
+    except OSError as error:
+        raise StudyError(f"Could not read {path}: {error.strerror}.") from None
     except Exception as error:  # onnxruntime raises errors of its own kinds
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StudyError(f"Could not read {path} as an exported network: {first_line}") from None
+        raise StudyError(f"Expected a network of tpl export in {path}: {first_line}") from None
     name = session.get_inputs()[0].name
     return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0]), record
 
@@ -443,14 +417,6 @@ def write_masks(found: Sequence[Prediction], folder: Path) -> list[Path]:
 # Evaluating
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The folder of an evaluation, and what the user should know of it."""
-
-    folder: Path
-    notices: tuple[str, ...]
-
-
 class EvaluationData(ImageData):
     """Images to measure networks on: none trains, all validate."""
 
@@ -458,16 +424,10 @@ class EvaluationData(ImageData):
         return np.arange(0), np.arange(len(self.images))
 
 
-def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) -> Evaluation:
-    """Measure every network of the run on these images.
+def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) -> tuple[str, ...]:
+    """Measure every network of the run on these images; return what the user should know.
 
-    The folder is like that of a run of one epoch, which is the one that each network is from.
-
-    Args:
-        run: the folder of the run.
-        data: images, as ``tpl run`` takes them.
-        out: a folder that is not there yet.
-        own: the study, if it is not one of the paper's.
+    The new folder is like that of a run of one epoch, which is the one that each network is from.
     """
     saved = saved_networks(run)
     if out.exists():
@@ -480,7 +440,7 @@ def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) ->
         _rebuilt(*read_network(saved[job]), saved[job], own) for job in jobs if job in saved
     ]
     if not networks:
-        raise StudyError(f"Expected saved networks in {run}, got none.")
+        raise StudyError(f"Expected saved networks in {run}, got none: it ran with --keep none.")
     classes = networks[0].about.class_names
     if images.labels is not None and tuple(images.class_names) != classes:
         raise StudyError(
@@ -511,7 +471,7 @@ def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) ->
     lacking = [f"{model} of trial {k}" for k, model in jobs if (k, model) not in saved]
     if lacking:
         notices += (f"Not evaluated, as no network is saved: {', '.join(lacking)}.",)
-    return Evaluation(out, notices)
+    return notices
 
 
 def _seen(
@@ -561,4 +521,5 @@ def _measure(
                     )
                 own.update(output, y)
                 observer.update(output, y)
-    return [own.compute() for own in metrics]
+    names = networks[0].about.class_names
+    return [computed(own, names) for own in metrics]

@@ -2,32 +2,27 @@
 
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 import pytest
 from small_runs import carry_out, carry_out_here, results, smoke
 
-from tensorprojection.studies.data.cache import checksum
 from tensorprojection.studies.errors import StudyError
-from tensorprojection.studies.oct import OCT
 from tensorprojection.studies.results import JobFiles
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tensorprojection[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-from tensorprojection.studies.code_version import code_version  # noqa: E402
-from tensorprojection.studies.executors import executor as executor_of  # noqa: E402
 from tensorprojection.studies.executors import ray as module  # noqa: E402
-from tensorprojection.studies.executors.base import Task  # noqa: E402
 from tensorprojection.studies.executors.local import run_jobs  # noqa: E402
-from tensorprojection.studies.executors.ray import RayOptions, Trainer, connected  # noqa: E402
-from tensorprojection.studies.training.job import Epoch, Restarted  # noqa: E402
+from tensorprojection.studies.executors.ray import RayOptions, connected  # noqa: E402
+from tensorprojection.studies.training.job import Epoch, Job, Restarted  # noqa: E402
 
 # Ray's own, about its own: sockets and processes that it closes when it is done.
 pytestmark = [
@@ -118,31 +113,14 @@ def test_a_node_or_a_worker_is_killed_in_the_middle(kill, cluster, tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("study", ["oct", "chest", "kvasir"])
-def test_images_that_nodes_cannot_read_are_sent(study, cluster, tmp_path):
+def test_images_are_sent_to_the_nodes(study, cluster, tmp_path):
     """By Ray's object store, with copies and features; the results are those of this machine."""
     config = smoke(study, trials=1)
     carry_out(config, tmp_path / "local")
-    with nodes(cluster, 1, 1), executor(config, cluster.address, paths=False) as there:
+    with nodes(cluster, 1, 1), executor(config, cluster.address) as there:
         assert there.places == 2
         carry_out(config, tmp_path / "ray", execute=there.run_jobs)
     assert results(tmp_path / "ray").equals(results(tmp_path / "local"))
-
-
-def test_a_folder_of_the_same_path_counts_by_its_content(tmp_path):
-    """As a worker sees it that has another data set, or a damaged one, at the driver's path."""
-    config = smoke("oct", trials=1, models=("base",))
-    inputs = OCT.prepare(config, 1, lambda *_: None)
-    worker = Trainer(Task(OCT, config, inputs, tmp_path, "code"))
-    folder = shutil.copytree(next(iter(inputs.folders.values())), tmp_path / "images")
-    digest = checksum(folder)
-    assert worker.lacks({folder: digest}, paths=True) == []
-    assert worker.lacks({folder: digest}, paths=False) == [folder]
-    assert worker.lacks({folder: "of other images"}, paths=True) == [folder]
-    largest = max(folder.glob("*.npy"), key=lambda path: path.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[-1] ^= 1
-    largest.write_bytes(content)
-    assert worker.lacks({folder: digest}, paths=True) == [folder]
 
 
 def _wait_for_port(port):
@@ -165,7 +143,7 @@ def test_from_outside_of_the_cluster(tmp_path, monkeypatch):
     config = smoke("oct", trials=1, models=("tpl2",))
     try:
         _wait_for_port(port)  # this server comes up after the cluster
-        with executor(config, f"ray://127.0.0.1:{port}", paths=False) as there:
+        with executor(config, f"ray://127.0.0.1:{port}") as there:
             carry_out(config, tmp_path / "ray", execute=there.run_jobs)
     finally:
         made.shutdown()
@@ -177,17 +155,14 @@ def test_from_outside_of_the_cluster(tmp_path, monkeypatch):
 def test_a_run_goes_from_here_to_ray_and_back(cluster, tmp_path):
     """More epochs each time, and a file of lines that was lost is there again."""
     models = ("base", "tpl2")
-    with nodes(cluster, 2), executor(smoke("oct"), cluster.address) as there:
-        for epochs, execute in (
-            (2, run_jobs),
-            (4, there.run_jobs),
-            (6, run_jobs),
-            (6, there.run_jobs),
-        ):
+    with nodes(cluster, 2):
+        for epochs, on_ray in ((2, False), (4, True), (6, False), (6, True)):
             config = smoke("oct", trials=1, models=models, epochs=epochs)
-            if epochs == 6 and execute != run_jobs:
+            if epochs == 6 and on_ray:
                 JobFiles.of(tmp_path / "mixed", 0, "tpl2").lines.unlink()
-            assert carry_out(config, tmp_path / "mixed", execute=execute).failures == ()
+            with executor(config, cluster.address) if on_ray else nullcontext() as there:
+                execute = there.run_jobs if on_ray else run_jobs
+                assert carry_out(config, tmp_path / "mixed", execute=execute).failures == ()
     carry_out(smoke("oct", trials=1, models=models, epochs=6), tmp_path / "local")
     assert results(tmp_path / "mixed").equals(results(tmp_path / "local"))
     assert files(tmp_path / "mixed") == files(tmp_path / "local")
@@ -304,10 +279,10 @@ def test_without_ray(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "device", "match"),
     [
-        ({"gpus": 0.5}, "cpu", "Expected `gpus_per_trial` with `device` cuda only"),
-        ({"gpus": 1.5}, "cuda", "a share of a GPU or whole GPUs"),
-        ({"cpus": -1}, "cpu", "Expected `cpus_per_trial` of 0 or more, got -1"),
-        ({}, "cuda:1", "Expected `device` cuda on Ray, which chooses the GPU, got cuda:1"),
+        ({"gpus": 0.5}, "cpu", "only with --device cuda .* got 1 and 0.5 with --device cpu"),
+        ({"gpus": 1.5}, "cuda", "a share of a GPU or whole GPUs .* got 1 and 1.5"),
+        ({"cpus": -1}, "cpu", "Expected 0 or more --cpus-per-trial .* got -1 and 0"),
+        ({}, "cuda:1", ".Ray chooses its number.* with --device cuda:1"),
     ],
 )
 def test_what_one_trial_cannot_be_given(options, device, match):
@@ -316,45 +291,56 @@ def test_what_one_trial_cannot_be_given(options, device, match):
         RayOptions(**options).resources(config)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "gpus", "match"),
-    [
-        (8, 0, "One trial needs 8 CPU, but of the cluster's nodes .2. the largest has 4"),
-        (1, 1, "One trial needs 1 GPU, but of the cluster's nodes .2. the largest has 0.5"),
-        (4, 0.5, "No node of the cluster has both"),
-    ],
-)
-def test_too_few_cpus_or_gpus(cpus, gpus, match, monkeypatch):
+@pytest.mark.parametrize(("cpus", "gpus"), [(8, 0), (1, 1), (4, 0.5)])
+def test_too_few_cpus_or_gpus(cpus, gpus, monkeypatch):
     there = [{"Resources": {"CPU": 4.0}}, {"Resources": {"CPU": 1.0, "GPU": 0.5}}]
     monkeypatch.setattr(module, "_alive", lambda: there)
-    with one_line(match):
+    has = "4 CPU and 0 GPU; 1 CPU and 0.5 GPU"
+    with one_line(f"One trial needs {cpus} CPU and {gpus} GPU, but no node .* has both: {has}"):
         module.places({"CPU": cpus, "GPU": gpus})
     assert module.places({"CPU": 2, "GPU": 0}) == 2
     assert module.places({"CPU": 0.5, "GPU": 0.25}) == 2
 
 
 @pytest.mark.heavy
-def test_a_cluster_with_other_code_or_without_it(cluster, monkeypatch):
-    """The nodes are asked before anything is prepared."""
-    needed, there = {"CPU": 1.0, "GPU": 0.0}, code_version()
+def test_a_node_that_has_other_code(cluster, tmp_path):
+    """The first job ends the run: no other could be trained."""
+    config = smoke("oct", trials=1, models=("base",))
+    with nodes(cluster, 1), executor(config, cluster.address) as there:
+
+        def run_jobs(jobs, count, task):
+            return there.run_jobs(jobs, count, replace(task, code="0.1 abc"))
+
+        (failed,) = carry_out(config, tmp_path, execute=run_jobs).failures
+    assert failed.stop
+    assert re.match("its process has other code than the run: .*, not 0.1 abc", failed.why)
+    assert "\n" not in failed.why
+
+
+@pytest.mark.heavy
+def test_a_node_without_the_package(cluster):
+    """A worker that cannot start ends the run; one that dies is replaced."""
+
+    class Trainer:
+        def __init__(self):
+            raise ModuleNotFoundError("No module named 'tensorprojection'")
+
+        def event(self):
+            pass
+
+    job = Job(0, "base")
     with nodes(cluster, 1):
         ray.init(address=cluster.address, log_to_driver=False)
         try:
-            module.check_nodes(needed, "oct")
-            for code, says in (
-                ("0.1 abc", f"has tensorprojection {re.escape(there)}, but here is 0.1 abc"),
-                (f"{there}, study 0123", "does not have oct as it is here. Put the same file"),
-            ):
-                with monkeypatch.context() as patch:
-                    patch.setattr(module, "code_version", lambda study, code=code: code)
-                    with one_line(says):
-                        module.check_nodes(needed, "oct")
-            with monkeypatch.context() as patch:
-                patch.setattr(module, "_installed", lambda study: None)
-                with one_line("does not have tensorprojection"):
-                    module.check_nodes(needed, "oct")
+            with pytest.raises(ray.exceptions.RayError) as raised:
+                ray.get(ray.remote(Trainer).remote().event.remote())
         finally:
             ray.shutdown()
+    lost = module._lost(job, raised.value)
+    assert lost.fatal
+    assert lost.how == (
+        "a worker could not start: ModuleNotFoundError: No module named 'tensorprojection'"
+    )
 
 
 @pytest.mark.heavy
@@ -365,10 +351,10 @@ def test_a_cluster_whose_nodes_are_gone(cluster, tmp_path):
         cluster.remove_node(node, allow_graceful=False)
         outcome = carry_out(config, tmp_path, execute=there.run_jobs)
     assert [failure.stop for failure in outcome.failures] == [True]
-    assert "no worker has started for 30 s. One trial needs 1 CPU," in outcome.failures[0].why
+    assert "no worker has started for 30 s. One trial needs 1 CPU " in outcome.failures[0].why
 
 
 def test_what_one_trial_cannot_be_given_is_said_before_a_cluster_is_started(monkeypatch):
     monkeypatch.setattr(module, "start_process", lambda *_: pytest.fail("it was started"))
-    with one_line("gpus_per_trial"), executor_of(smoke("oct"), RayOptions(gpus=1)):
+    with one_line("gpus-per-trial"), connected(RayOptions(gpus=1), smoke("oct")):
         pass

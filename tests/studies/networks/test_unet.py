@@ -6,7 +6,7 @@ from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import INITS
 from tensorprojection.studies.data.phantoms import polyp
 from tensorprojection.studies.networks.unet import FORMS, unet
-from tensorprojection.studies.training.losses import dice_loss
+from tensorprojection.studies.training.metrics import dice_loss
 
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 PROJECTING = pytest.mark.parametrize("form", ["tpl", "tpl-aggressive", "tpl-dct", "tpl-blur"])

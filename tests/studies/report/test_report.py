@@ -218,8 +218,8 @@ def data_of(study, images, share):
     if study == "oct":
         return oct.OctData(config, images)
     if study == "chest":
-        return chest.ChestData(config, images, copies, None, None)
-    return kvasir.KvasirData(config, images, copies, None, None)
+        return chest.CachedData(config, images, None, None, copies)
+    return kvasir.KvasirData(config, images, None, None, copies)
 
 
 @pytest.mark.parametrize(("share", "ratio"), [(1.0, 3 / 7), (0.25, 12 / 7)])

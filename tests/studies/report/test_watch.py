@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 from synthetic_runs import synthetic_run
 
-from tensorprojection.cli.tensorboard import Events
+from tensorprojection.cli.run import Events
 from tensorprojection.cli.watch import look, shown
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.training.job import Epoch, Job
@@ -12,17 +12,18 @@ from tensorprojection.studies.training.job import Epoch, Job
 
 def test_a_run_under_way_is_seen_by_its_files(tmp_path):
     folder = synthetic_run(tmp_path / "run", observed=False, batch=16, learning_rate=1e-3)
-    assert look(folder).finished
+    assert look(folder)[1]
     for trial in ("006", "007"):
         file = folder / "trials" / trial / "tpl2.jsonl"
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
-    state = look(folder)
-    assert not state.finished
-    assert [(m.finished, m.epochs) for m in state.models] == [(7, 35), (7, 35), (5, 29)]
+    lines, finished = look(folder)
+    assert not finished
+    done = [(line["trials"], line["epochs"]) for line in lines]
+    assert done == [("7/7", "35/35"), ("7/7", "35/35"), ("5/7", "29/35")]
     console = Console(width=140)
     with console.capture() as capture:
-        console.print(shown(state))
-    assert f"{100 * 99 / 105:.0f} % of all epochs" in capture.get()
+        console.print(shown(folder, lines))
+    assert "29/35" in capture.get()
     for foreign, text in (
         (tmp_path / "none", "no such folder"),
         (tmp_path, r"has no config\.toml"),
@@ -34,9 +35,10 @@ def test_a_run_under_way_is_seen_by_its_files(tmp_path):
 def test_event_files_have_every_number_of_every_epoch(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     rows = [{"epoch": k, "loss": 1 / k, "seconds": 2.0, "code": "1"} for k in (1, 2)]
-    with Events(tmp_path) as events:
-        for row in rows:
-            events.show(Epoch(Job(0, "tpl1"), row))
+    events = Events(tmp_path)
+    for row in rows:
+        events.show(Epoch(Job(0, "tpl1"), row))
+    events.close()
     found = reader.EventAccumulator(str(tmp_path / "tensorboard/tpl1/001"))
     found.Reload()
     assert [(e.step, e.value) for e in found.Scalars("loss")] == [(1, 1.0), (2, 0.5)]

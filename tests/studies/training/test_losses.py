@@ -2,7 +2,7 @@ import pytest
 import torch
 from monai.losses import DiceLoss
 
-from tensorprojection.studies.training.losses import dice_loss
+from tensorprojection.studies.training.metrics import dice_loss
 
 
 def monais(logits, masks):

@@ -10,12 +10,12 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from tensorprojection.studies.training.losses import dice_loss
 from tensorprojection.studies.training.metrics import (
     CLASSIFICATION,
     SEGMENTATION,
     Classification,
     Segmentation,
+    dice_loss,
 )
 
 
@@ -55,7 +55,8 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_classification_is_as_scikit_learn_has_it(kind):
     logits, labels = classified(kind)
-    got = in_batches(Classification(4), logits, labels, 50)
+    metrics = Classification(4)
+    got = in_batches(metrics, logits, labels, 50)
     predicted = logits.argmax(1)
     p = logits.double().softmax(1).numpy()
     expected = {
@@ -64,15 +65,19 @@ def test_classification_is_as_scikit_learn_has_it(kind):
         "f1": f1_score(labels, predicted, average="weighted", zero_division=0),
     }
     # Of each class against all others, and the mean over the classes that are there.
+    there = [k for k in range(4) if 0 < (labels == k).sum() < len(labels)]
     by_class = [
         (
             recall_score(labels == k, predicted == k),
             recall_score(labels != k, predicted != k),
             roc_auc_score(labels == k, p[:, k]),
         )
-        for k in range(4)
-        if 0 < (labels == k).sum() < len(labels)
+        for k in there
     ]
+    found = metrics.by_class()
+    assert list(found) == ["sensitivity", "specificity", "auc"]
+    for k, expected_of_class in zip(there, by_class, strict=True):
+        assert [found[name][k] for name in found] == pytest.approx(expected_of_class, rel=1e-12)
     means = np.mean(by_class, axis=0) if by_class else [np.nan] * 3
     expected |= dict(zip(("sensitivity", "specificity", "auc"), means, strict=True))
     assert got == pytest.approx(expected, rel=1e-12, nan_ok=True)
@@ -92,7 +97,7 @@ def test_classification_does_not_depend_on_the_batches(size):
 def test_equal_probabilities_count_half():
     metrics = Classification(2)
     metrics.update(torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 0]))
-    assert metrics.auc().tolist() == [0.75, 0.75]  # a tie, and a pair in the right order
+    assert metrics.by_class()["auc"] == [0.75, 0.75]  # a tie, and a pair in the right order
 
 
 def test_the_loss_is_a_mean_over_images_and_not_over_batches():

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tensorprojection.studies.training.seeds import (
     batch_order,
+    init_seed,
     parameter_seed,
     share_seed,
     split_seed,
-    start_seed,
 )
 
 small = st.integers(0, 1000)
@@ -31,7 +31,7 @@ def test_every_seed_trial_and_epoch_has_its_own_order():
 
 
 def test_every_seed_and_trial_has_its_own_start():
-    starts = {start_seed(seed, trial) for seed in range(30) for trial in range(30)}
+    starts = {init_seed(seed, trial) for seed in range(30) for trial in range(30)}
     assert len(starts) == 900
     assert all(0 <= start < 2**63 for start in starts)  # what torch.manual_seed takes
 
@@ -45,7 +45,7 @@ def test_uses_are_independent():
     for seed in range(3):
         for trial in range(3):
             split = draws(split_seed(seed, trial))
-            start = draws(start_seed(seed, trial))
+            start = draws(init_seed(seed, trial))
             orders = [tuple(batch_order(seed, trial, epoch, 40)) for epoch in range(1, 4)]
             as_split = tuple(np.random.default_rng(split_seed(seed, trial)).permutation(40))
             assert split != start
@@ -77,7 +77,7 @@ def test_splits_differ_by_seed_and_trial():
     ],
 )
 def test_starts_stay_what_they_were(seed, trial, start):
-    assert start_seed(seed, trial) == start
+    assert init_seed(seed, trial) == start
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
-from tensorprojection.studies.training.split import trial_split
+from tensorprojection.studies.training.seeds import trial_split
 
 LABELS = np.repeat(np.arange(4), [100, 100, 60, 40])
 IMAGES = ImageSet(
@@ -58,7 +58,7 @@ def test_copies_of_images_that_are_left_out_do_not_train(name, monkeypatch, tmp_
     study = STUDIES[name]
     asked = config(name, train_share=0.5)
     data = study.open(asked, study.prepare(asked, 1, lambda *_: None))
-    originals = data.images if name == "chest" else data.originals
+    originals = data.originals
     counts = None if name == "chest" else (700, 300)
     kept, validation = trial_split(asked, originals, 0, counts)
     training, validating = data.split(0)

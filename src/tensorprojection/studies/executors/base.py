@@ -121,16 +121,14 @@ def _given_up(lost: Lost) -> Failed:
     return Failed(
         lost.job,
         f"its process ended {ATTEMPTS} times with {lost.how}. If that is for lack of memory, run "
-        "again with fewer `jobs` or a smaller `batch`: what was computed is saved.",
+        "again with fewer --jobs or a smaller --batch: what was computed is saved.",
     )
 
 
 class JobTrainer:
-    """Trains one job after the other, each to its end or to its error, in the process it is in.
+    """Trains jobs in the calling process, each to its end or its error.
 
-    Args:
-        task: what all jobs share.
-        before_save: called before anything is written.
+    ``before_save`` is called before anything is written.
     """
 
     def __init__(self, task: Task, before_save: Callable[[], None] = lambda: None) -> None:
@@ -162,10 +160,10 @@ class JobTrainer:
         """Train the job from this state on; ``emit`` is called with its events."""
         task = self.task
         now = code_version(task.study)
-        if now != task.code:  # a process that starts later must not bring newer code into the run
+        if now != task.code:  # changed since the run started, or on a node of a cluster
             why = (
-                f"the code was changed while the run went on: it was {task.code}, now {now}. Run "
-                "again with the code as it was, or with `mix_versions`."
+                f"its process has other code than the run: {now}, not {task.code}. Run again with "
+                "the same code everywhere, or with --mix-versions."
             )
             return Failed(job, why, stop=True)
         try:
@@ -187,18 +185,18 @@ class JobTrainer:
         return Failed(job, f"could not read or write {where}: {error.strerror}.", stop=True)
 
     def _class_names(self) -> tuple[str, ...]:
-        """Return those of the images that are trained on; a file of them may have its own."""
+        """Return those of the images, whose file may have its own order."""
         if "images" not in self.task.inputs.folders:
             return self.task.study.images.class_names
         return open_stored(self.task.inputs.folders["images"]).class_names
 
 
 def _too_little_memory(error: Exception) -> str | None:
-    """Return what to do about it, if that is what the error says."""
+    """Return what to do if the error is one of memory."""
     lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
     if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
         return None
     return (
-        "it needs more memory than there is. Run again with a smaller `batch` or `size`, or "
-        "fewer `jobs`: what was computed is saved."
+        "it needs more memory than there is. Run again with a smaller --batch or --size, or "
+        "fewer --jobs: what was computed is saved."
     )

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from ..processes import end_with_parent, start_process
-from ..training.job import Done, Event, Failed, Job, MergedSteps
+from ..training.job import Done, Event, Failed, Job
 from .base import JobTrainer, Lost, Task, run_pool
 
 
@@ -85,5 +85,5 @@ def work(link: Connection, task: Task, job: Job) -> None:
 
     trainer = JobTrainer(task, check_parent)
     while True:
-        link.send(trainer(job, MergedSteps(link.send)))
+        link.send(trainer(job, link.send))
         job = link.recv()

@@ -21,9 +21,9 @@ from ..config import PHANTOMS, RunConfig
 from ..config import read_run as read_config
 from ..errors import NotImportedError, StudyError
 from ..observed import Observed, read_observed
-from ..record import read_starts
 from ..registry import config_of, find_study
 from ..results import (
+    BY_CLASS,
     COUNTS,
     HELD_OUT,
     NOT_METRICS,
@@ -31,6 +31,7 @@ from ..results import (
     JobFiles,
     checked_table,
     gather,
+    read_starts,
     read_table,
 )
 from ..samples import Samples, read_samples
@@ -56,7 +57,8 @@ class Run:
         trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
         epochs: the numbers of those with results; the columns of all arrays.
         measured: by model, True if there is a result for that trial and epoch.
-        values: by metric (or "seconds") and model; NaN if a value is missing or not finite.
+        values: by metric (also of one class, or "seconds") and model; NaN if a value is missing
+            or not finite.
         ratios: for each trial, validation images per training image; NaN if not recorded.
         codes: the versions of the code that trained the networks.
         damage: a clause for each corrupted file of the run.
@@ -223,7 +225,8 @@ def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
         where = rows[own_rows], columns[own_rows]
         measured[model] = np.zeros(shape, bool)
         measured[model][where] = True
-        for name in (*(metric.name for metric in metrics), "seconds"):
+        by_class = [name for name in frame.columns if BY_CLASS in name]
+        for name in (*(metric.name for metric in metrics), *by_class, "seconds"):
             if name in frame.columns:
                 column = frame[name].to_numpy()[own_rows]
                 values[name, model] = np.full(shape, np.nan)
@@ -320,4 +323,5 @@ def metrics_in(columns: Sequence[str], study: Study[Any] | None) -> tuple[Metric
     if study is not None:
         return tuple(metric for metric in study.measured if metric.name in columns)
     known = ("study", "model", "trial", "epoch", TRAIN_LOSS.name, *NOT_METRICS, "kept_at_epoch")
-    return tuple(metric_by_name(name) for name in columns if name not in known)
+    names = [name for name in columns if name not in known and BY_CLASS not in name]
+    return tuple(metric_by_name(name) for name in names)

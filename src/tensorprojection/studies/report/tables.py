@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from ..results import BY_CLASS
 from .run import Run
 from .statistics import BASE, FEWEST, Comparison, Estimate
 
@@ -177,6 +179,22 @@ def cells(run: Run, row: Comparison) -> list[str]:
     return found
 
 
+def by_class(run: Run) -> list[list[str]]:
+    """Return the medians by class at the last epoch: a header, then a row per model and class."""
+    last = run.epochs.tolist().index(run.comparisons[0].last_epoch)
+    shown = {metric.name for metric in run.metrics}
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for (name, model), values in run.values.items():
+        metric, _, of = name.partition(BY_CLASS)
+        if of and metric in shown and model in run.models:
+            finite = values[:, last][np.isfinite(values[:, last])]
+            median = float(np.median(finite)) if len(finite) else math.nan
+            found.setdefault((run.model_title(model), of), {})[metric] = number(median)
+    names = list(dict.fromkeys(name for row in found.values() for name in row))
+    rows = [[*key, *(row.get(name, "–") for name in names)] for key, row in found.items()]
+    return [["model", "class", *names], *rows] if rows else []
+
+
 def _with_range(values: tuple[float, float, float], trials: int, after: str = "") -> str:
     """Return the median with the quartiles; one trial has no spread."""
     low, median, high = values
@@ -207,6 +225,13 @@ def render(run: Run) -> Group:
             table.add_row(Text(shown[0]), *(Text(text, no_wrap=True) for text in shown[1:]))
         title = f"{run.title}: {run.metric_title(metric.name)}"
         parts += [Text(title, "italic"), table, Text()]
+    if rows := by_class(run):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for k, name in enumerate(rows[0]):
+            table.add_column(Text(name), justify="right" if k > 1 else "left", overflow="fold")
+        for texts in rows[1:]:
+            table.add_row(*map(Text, texts))
+        parts += [Text(f"{run.title}: medians by class", "italic"), table, Text()]
     return Group(*parts, *(Text(note) for note in notes(run)))
 
 
@@ -233,6 +258,9 @@ def as_markdown(run: Run) -> str:
         lines += [_line(names), _line(["---"] + ["---:"] * (len(names) - 1))]
         lines += [_line(cells(run, row)) for row in of_metric(run, metric.name)]
         lines.append("")
+    if rows := by_class(run):
+        lines += ["## Medians by class", "", _line(rows[0])]
+        lines += [_line(["---"] * 2 + ["---:"] * (len(rows[0]) - 2)), *map(_line, rows[1:]), ""]
     lines += [f"- {note}" for note in notes(run)]
     return "\n".join(lines) + "\n"
 

@@ -98,12 +98,6 @@ def load(content: bytes, path: Path) -> Checkpoint:
     return Checkpoint(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
 
 
-def read(path: Path) -> Checkpoint | None:
-    """Return the checkpoint of that file, None if there is none; see :func:`load`."""
-    content = _content(path)
-    return None if content is None else load(content, path)
-
-
 def restore(
     content: bytes, path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, device: str
 ) -> None:

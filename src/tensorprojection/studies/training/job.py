@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,11 +27,6 @@ class Step:
     epoch: int
     images: int
     share: float
-
-    def after(self, other: Step) -> Step:
-        """Return both steps as one."""
-        both = self.images + other.images, self.share + other.share
-        return Step(self.job, self.epoch, *both)
 
 
 @dataclass(frozen=True)
@@ -78,30 +72,3 @@ class Failed:
 
 Event = Step | Epoch | Notice | Done | Restarted | Failed
 Emit = Callable[[Step | Epoch | Notice], None]
-
-
-class MergedSteps:
-    """Passes on events; steps are merged, as there can be hundreds per second.
-
-    Args:
-        emit: called with each event.
-        seconds: the least time between two steps.
-    """
-
-    def __init__(self, emit: Emit, seconds: float = 0.1) -> None:
-        self.emit, self.seconds = emit, seconds
-        self.steps: Step | None = None
-        self.last = time.monotonic()
-
-    def __call__(self, event: Step | Epoch | Notice) -> None:
-        now = time.monotonic()
-        if isinstance(event, Step):
-            if self.steps is not None:
-                event = event.after(self.steps)
-            if now - self.last < self.seconds:
-                self.steps = event
-                return
-        elif self.steps is not None:
-            self.emit(self.steps)
-        self.emit(event)
-        self.steps, self.last = None, now

@@ -1,8 +1,8 @@
-"""The random numbers of a trial: each use has its own, derived from the run's seed.
+"""The random numbers of a trial, each use with its own seed derived from the run's; and its split.
 
 So no use shifts another's: the order of batches is the same for every model of a trial, and the
-fifth epoch's order can be had without the four before it. A network's parameters have theirs by
-name: what two networks of a trial have in common starts alike in both, whatever else they have.
+fifth epoch's order does not need the four before it. A network's parameters have their seeds by
+name: parameters that two networks of a trial have in common have the same init in both.
 """
 
 from __future__ import annotations
@@ -10,35 +10,57 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# What a number is for; part of the seed of each generator. Never renumber: results would change.
-_SPLIT, _START, _ORDER, _NAME, _SHARE = 1, 2, 3, 4, 5
+from ..config import RunConfig
+from ..data.images import ImageSet
+from ..data.splits import Rows, require_classes, split, subset
+
+# The uses; part of the seed of each generator. Never renumber: results would change.
+_SPLIT, _INIT, _ORDER, _NAME, _SHARE = 1, 2, 3, 4, 5
 
 
 def split_seed(seed: int, trial: int) -> list[int]:
-    """Of which images train and which validate."""
+    """Return the seed of the train/validation split."""
     return [seed, trial, _SPLIT]
 
 
 def share_seed(seed: int, trial: int) -> list[int]:
-    """Of which training images are kept, where only a share of them is."""
+    """Return the seed of the training images that are used, if only a share of them is."""
     return [seed, trial, _SHARE]
 
 
-def start_seed(seed: int, trial: int) -> int:
-    """Of the networks' first weights and, after these, of dropout."""
-    return _one_number([seed, trial, _START])
+def init_seed(seed: int, trial: int) -> int:
+    """Return the seed of the networks' init and, after that, of dropout."""
+    return _one_number([seed, trial, _INIT])
 
 
 def parameter_seed(network: int, name: str) -> int:
-    """Of one parameter's first values, from the network's seed and the parameter's name in it."""
+    """Return the seed of one parameter's init, from the network's seed and the parameter's name."""
     return _one_number([network, _NAME, *name.encode()])
 
 
 def batch_order(seed: int, trial: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """The numbers 0 … count-1 in the order in which that epoch goes through them."""
+    """Return the numbers 0 … count-1 in the order of that epoch."""
     return np.random.default_rng([seed, trial, _ORDER, epoch]).permutation(count)
 
 
 def _one_number(entropy: list[int]) -> int:
-    """As torch takes a seed: 63 bits."""
+    """Return a seed for torch: 63 bits."""
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+
+
+def trial_split(
+    config: RunConfig, images: ImageSet, trial: int, counts: tuple[int, int] | None = None
+) -> tuple[Rows, Rows]:
+    """Return the originals of the training set and of the validation set of that trial.
+
+    With a ``train_share`` below 1, that share of the training set is drawn, the classes in
+    proportion; the validation set stays whole, so that all shares are measured on the same images.
+    """
+    training, validation = split(
+        images, config.split, split_seed(config.seed, trial), counts=counts
+    )
+    labels = None if images.labels is None else images.labels[training]
+    count = max(1, round(config.train_share * len(training)))
+    kept = subset(labels, len(training), count, share_seed(config.seed, trial))
+    require_classes(images, training[kept], validation, f"A train_share of {config.train_share}")
+    return training[kept], validation

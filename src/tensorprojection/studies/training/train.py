@@ -1,8 +1,8 @@
 """One job: set up, trained epoch by epoch, validated.
 
 :func:`set_up` returns a :class:`Training`, :func:`train_epoch` and :func:`validate` advance it, and
-:func:`train` is all of it. Nothing here reads or writes files: an epoch's event carries what is to
-be saved, and whoever receives it saves it.
+:func:`train` is all of it. Nothing here reads or writes files: an epoch's event has the files, and
+its receiver saves them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ..config import RunConfig
 from ..errors import StudyError
 from ..inputs import Data, Rows
 from ..network_file import About, Keep, encode_network, score
-from ..results import COUNTS, NOT_METRICS, EpochRow, Saved
-from ..study import Study
+from ..results import BY_CLASS, COUNTS, NOT_METRICS, EpochRow, Saved
+from ..study import Metrics, Study
 from . import checkpoint
 from .checkpoint import JobState
 from .job import Emit, Epoch, Job, Step
 from .observer import Observer
-from .seeds import batch_order, start_seed
+from .seeds import batch_order, init_seed
 
 T = TypeVar("T")
 
-# Training images from which a network may be initialized.
-FIRST = 256
+FIRST = 256  # training images from which a network may be initialized
+STEP_SECONDS = 0.5  # the least time between two events within an epoch
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Training:
     network: nn.Module
     optimizer: torch.optim.Optimizer
     observer: Observer | None = None
+    class_names: Sequence[str] = ()
 
 
 def train(
@@ -74,14 +75,14 @@ def train(
         config: the run's settings.
         data: the samples.
         emit: called with every event.
-        state: what to continue from; default: the first epoch.
+        state: the state to continue from; default: before the first epoch.
         keep: the network to save: of the epoch with the lowest validation loss, the last, or none.
-        class_names: those of the run's images, which are saved with the network.
+        class_names: those of the run's images, for metrics by class and the saved network.
     """
     state = state or JobState()
     now = set_up(job, study, config, data)
     observer = Observer(now.network, state.observed)  # of the initial network
-    now = replace(now, observer=observer)
+    now = replace(now, observer=observer, class_names=class_names)
     counts = dict(zip(COUNTS, count_originals(now), strict=True))
     if state.checkpoint is not None:
         path = Path("trials") / f"{job.trial + 1:03d}" / f"{job.model}.pt"
@@ -99,7 +100,7 @@ def train(
         row |= {"seconds": seconds, **counts, "code": code_version(study)}
         network = None
         if keep == "last" or (keep == "best" and score(row) < lowest):
-            network = network_file(now.network, job, config, row, keep, class_names)
+            network = network_file(now, row, keep)
             lowest = score(row)
         saved = Saved(
             checkpoint.take(now.network, now.optimizer, epoch, config.device),
@@ -115,7 +116,7 @@ def set_up(job: Job, study: Study[Any], config: RunConfig, data: Data) -> Traini
     Its networks share the trial's split, their common initial values and the order of batches.
     """
     training, validation = data.split(job.trial)
-    torch.manual_seed(start_seed(config.seed, job.trial))
+    torch.manual_seed(init_seed(config.seed, job.trial))
     drawn = batch_order(config.seed, job.trial, 0, len(training))  # rows may be sorted by class
     first, _ = data.batch(training[drawn[:FIRST]])
     network = study.network(config, job.model, first)
@@ -147,14 +148,18 @@ def train_epoch(now: Training, epoch: int, emit: Emit = lambda event: None) -> f
     order = now.training[batch_order(config.seed, now.job.trial, epoch, count)]
     for group in now.optimizer.param_groups:
         group["lr"] = learning_rate(config, epoch)
-    loss = 0.0
+    loss, images, emitted, last = 0.0, 0, 0, time.monotonic()
     now.network.train()
     for x, y in batches(now.data, order, config):
         value = train_step(now, x, y)
         if not math.isfinite(value):
             raise diverged(now, f"the training loss is {value} in epoch {epoch}")
         loss += value * len(x)
-        emit(Step(now.job, epoch, len(x), len(x) / count / config.epochs))
+        images += len(x)
+        # There can be hundreds of steps per second, and hundreds of workers.
+        if images == count or time.monotonic() - last > STEP_SECONDS:
+            more, emitted, last = images - emitted, images, time.monotonic()
+            emit(Step(now.job, epoch, more, more / count / config.epochs))
     return loss / count
 
 
@@ -178,7 +183,7 @@ def train_step(now: Training, x: Tensor, y: Tensor) -> float:
 
 
 def validate(now: Training) -> dict[str, float]:
-    """Return the study's metrics on the validation set."""
+    """Return the study's metrics on the validation set, also by class if it has them."""
     now.network.eval()
     metrics, observer = now.study.metrics(), now.observer
     with torch.inference_mode(), nullcontext() if observer is None else observer.looking():
@@ -187,7 +192,17 @@ def validate(now: Training) -> dict[str, float]:
             _measured(now, metrics.update, output, y)
             if observer is not None:
                 observer.update(output, y)
-    return metrics.compute()
+    return computed(metrics, now.class_names)
+
+
+def computed(metrics: Metrics, class_names: Sequence[str]) -> dict[str, float]:
+    """Return the metrics by name; those by class have the class in their name."""
+    by_class: dict[str, list[float]] = getattr(metrics, "by_class", dict)()
+    return metrics.compute() | {
+        f"{name}{BY_CLASS}{of}": value
+        for name, values in by_class.items()
+        for of, value in zip(class_names, values, strict=False)
+    }
 
 
 def output_of(network: nn.Module, x: Tensor, config: RunConfig) -> Tensor:
@@ -210,26 +225,19 @@ def batches(data: Data, rows: Rows, config: RunConfig) -> Iterator[tuple[Tensor,
         yield x.to(config.device), y.to(config.device)
 
 
-def network_file(
-    network: nn.Module,
-    job: Job,
-    config: RunConfig,
-    row: EpochRow,
-    keep: Keep,
-    class_names: Sequence[str],
-) -> bytes:
+def network_file(now: Training, row: EpochRow, keep: Keep) -> bytes:
     """Return the network as a file, with its settings and results in the header."""
     about = About(
-        config=config.as_settings(),
-        model=job.model,
-        trial=job.trial + 1,
+        config=now.config.as_settings(),
+        model=now.job.model,
+        trial=now.job.trial + 1,
         epoch=row["epoch"],
         metrics={k: v for k, v in row.items() if k not in ("epoch", *NOT_METRICS)},
-        class_names=tuple(class_names),
+        class_names=tuple(now.class_names),
         code=str(row["code"]),
         keep=keep,
     )
-    return encode_network(about, network.state_dict())
+    return encode_network(about, now.network.state_dict())
 
 
 def diverged(now: Training, what: str) -> StudyError:
@@ -238,7 +246,7 @@ def diverged(now: Training, what: str) -> StudyError:
     name = next(wrong, None)
     where = "all parameters are finite" if name is None else f"{name} is not finite"
     return StudyError(
-        f"{now.job}: {what}: training has diverged; {where}. A smaller `learning_rate` may help."
+        f"{now.job}: {what}: training has diverged; {where}. A smaller --learning-rate may help."
     )
 
 
