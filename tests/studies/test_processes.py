@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tensorprojection.studies.processes import memory_settings, process_pool, settings_to_inherit
+from tensorprojection.studies.processes import memory_settings, settings_to_inherit
 
 MEMORY = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_")
 
@@ -15,13 +15,9 @@ def nothing_set(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def nothing() -> None:
-    pass
-
-
 def test_processes_keep_the_memory_that_they_free():
-    with process_pool(1, nothing) as pool_map:
-        found = dict(zip(MEMORY, pool_map(os.getenv, MEMORY), strict=True))
+    with settings_to_inherit():
+        found = {name: os.environ[name] for name in MEMORY}
     assert found == memory_settings()
     assert not any(name in os.environ for name in MEMORY)
 

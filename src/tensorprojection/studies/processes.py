@@ -9,8 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.process import BaseProcess
@@ -26,31 +25,6 @@ def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:
     with settings_to_inherit():
         process.start()
     return process
-
-
-@contextmanager
-def process_pool(
-    workers: int, start: Callable[..., None], *arguments: Any
-) -> Iterator[Callable[[Callable[[T], R], Iterable[T]], Iterator[R]]]:
-    """Yield a ``map`` over that many processes, each initialized by ``start(*arguments)``.
-
-    The map raises ``BrokenProcessPool`` if a process ends early.
-    """
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (start, arguments))
-
-    def pool_map(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        with settings_to_inherit():  # the pool starts its processes when it is given work
-            return pool.map(function, items)
-
-    try:
-        yield pool_map
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    end_with_parent()
-    start(*arguments)
 
 
 @contextmanager

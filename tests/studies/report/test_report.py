@@ -290,13 +290,8 @@ def test_words_follow_the_interval_whoever_wins(run, by, end):
     noise = np.random.default_rng(0).normal(scale=0.001, size=base.shape)
     found = replace(found, values={**found.values, ("loss", "tpl1"): base + by + noise})
     row = next(r for r in found.comparisons if (r.metric, r.model) == ("loss", "tpl1"))
-    text = tables.sentence(found, row)
-    assert text.startswith("TensorProjection 1: ")
-    ahead = int((noise[:, -1] + by < 0).sum())
-    assert text.endswith(
-        f"against MaxPooling (95 % interval {tables.interval(row.difference)}), "
-        f"better in {ahead} of 7 trials: {end}."
-    )
+    assert tables.verdict(found, row) == end
+    assert row.better == int((noise[:, -1] + by < 0).sum())
 
 
 @pytest.mark.parametrize(("trials", "end"), [(2, "too few trials to decide"), (6, "better")])
@@ -306,7 +301,7 @@ def test_fewer_than_six_trials_decide_nothing(run, trials, end):
     equal = found.values["loss", "base"] - 0.1
     found = replace(found, values={**found.values, ("loss", "tpl1"): equal})
     row = next(r for r in found.comparisons if (r.metric, r.model) == ("loss", "tpl1"))
-    assert tables.sentence(found, row).endswith(f"{end}.")
+    assert tables.verdict(found, row) == end
     assert ("Fewer than 6 trials decide nothing." in as_markdown(found)) == (trials < 6)
 
 

@@ -105,11 +105,6 @@ def receive(folder: Path, content: Mapping[str, Array]) -> None:
     _received[folder] = dict(content)
 
 
-def is_received(folder: Path) -> bool:
-    """Return True if the folder's content is in this process's memory."""
-    return folder in _received
-
-
 # Several arrays as one
 
 

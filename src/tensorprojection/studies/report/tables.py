@@ -64,20 +64,6 @@ def count(how_many: int, what: str) -> str:
     return f"{how_many} {what}{'' if how_many == 1 else 's'}"
 
 
-def sentence(run: Run, row: Comparison) -> str:
-    """Return a model's difference from the base in words, with the verdict."""
-    title, base = run.model_title(row.model), run.model_title(BASE)
-    found = row.difference
-    if found is None:
-        return f"{title} cannot be compared with {base}: no trial has both."
-    text = f"{number(found.value, '+')} {run.metric_title(row.metric)} against {base}"
-    if ends := interval(found):
-        text += f" (95 % interval {ends})"
-    if row.better is not None:
-        text += f", better in {row.better} of {count(found.trials, 'trial')}"
-    return f"{title}: {text}: {verdict(run, row)}."
-
-
 def verdict(run: Run, row: Comparison) -> str:
     """Return the verdict: better, worse, undecided, or too few trials."""
     found = row.difference
@@ -233,20 +219,6 @@ def render(run: Run) -> Group:
             table.add_row(*map(Text, texts))
         parts += [Text(f"{run.title}: medians by class", "italic"), table, Text()]
     return Group(*parts, *(Text(note) for note in notes(run)))
-
-
-def short_table(run: Run) -> Table:
-    """Return medians of the validation metrics at the last epoch, a line for each model."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(Text(f"validation medians, epoch {run.comparisons[0].last_epoch}"))
-    for metric in run.metrics[1:]:
-        title = run.metric_title(metric.name).removeprefix("validation ")
-        table.add_column(Text(title), justify="right")
-    medians = {(row.metric, row.model): number(row.last[1]) for row in run.comparisons}
-    for model in run.models:
-        own = [medians[metric.name, model] for metric in run.metrics[1:]]
-        table.add_row(Text(run.model_title(model)), *own)
-    return table
 
 
 def as_markdown(run: Run) -> str:
