@@ -183,13 +183,16 @@ class Study(Generic[C]):
             try:
                 with torch.random.fork_rng(devices=[]), torch.no_grad():
                     x = torch.rand(2, channels, size, size)
-                    found = tuple(self.network(config, model, x).eval()(x).shape)
+                    network = self.network(config, model, x)
+                    found = tuple(network.eval()(x).shape)
             except Exception as error:
                 first = (str(error).splitlines() or [""])[0]
                 raise StudyError(
                     f"{model} fails for images of shape {(2, channels, size, size)}: "
                     f"{type(error).__name__}: {first}"
                 ) from error
+            if not any(p.requires_grad for p in network.parameters()):
+                raise StudyError(f"{model} has no parameters, so there is nothing to train.")
             if type(self).loss is Study.loss and found != shape:
                 raise StudyError(
                     f"Expected {model} to give shape {shape} for two images, got {found}."
