@@ -627,3 +627,10 @@ def test_ddp_and_fsdp2_equal_one_process(tmp_path):
     for rank in (0, 1):
         message = (tmp_path / str(rank)).read_text()
         assert message == "passed", message
+
+
+def test_nan_in_the_weight_propagates():
+    layer = nn.Linear(4, 3)
+    with torch.no_grad():
+        layer.weight[0, 0] = torch.nan
+    assert tp.orthogonal(layer).weight.isnan().any()

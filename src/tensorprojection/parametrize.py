@@ -66,7 +66,7 @@ class Polar(nn.Module):
         eps_mode: EpsMode = "relative",
     ) -> None:
         super().__init__()
-        if blocks is not None and not (isinstance(blocks, int) and blocks >= 1):
+        if blocks is not None and not (type(blocks) is int and blocks >= 1):
             raise ProjectionValueError(f"Expected blocks to be 1, 2, … or None, got {blocks!r}.")
         self.blocks = blocks
         self.eps = check_eps(eps, eps_mode)
@@ -123,7 +123,7 @@ class Polar(nn.Module):
     def _nearest(self, W: Tensor) -> Tensor:
         """Return the orthonormal weight nearest to W, or one of them if W has not full rank."""
         U = self._polar(W)
-        if self._error(U) <= _TOLERANCE:
+        if not self._error(U) > _TOLERANCE:  # or NaN, which propagates
             return U
         svds = [torch.linalg.svd(in_float64(A), full_matrices=False) for A in self.matrices(W)]
         return self._joined([back_like(P @ Vh, W) for P, _, Vh in svds], W)

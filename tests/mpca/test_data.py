@@ -148,3 +148,16 @@ def test_a_shape_that_changes_between_updates():
     mpca = MPCA().partial_fit(torch.randn(5, 3, 2))
     with pytest.raises(ProjectionValueError, match=r"shape \(n, 3, 2\).*got \(5, 4, 2\)"):
         mpca.partial_fit(torch.randn(5, 4, 2))
+
+
+def test_data_that_gives_other_samples_in_a_later_pass_is_refused():
+    class Once:
+        def __init__(self):
+            self.batches = iter(torch.randn(3, 5, 4, 3))
+
+        def __iter__(self):
+            return (batch for batch in self.batches)
+
+    layer = tp.TensorProjection((4, 3), (2, 2))
+    with pytest.raises(tp.ProjectionValueError, match="the same samples in every pass, got 15"):
+        tp.init_from_data(layer, Once(), sweeps=2)

@@ -596,3 +596,41 @@ def test_channels_are_normal_and_space_is_local_unless_init_is_given(layer, x, i
     (new,), _ = tp.replace(nn.Sequential(layer), "0", example_input=x, init="dct")
     assert set(new.init) == {"dct"}
     assert set(new.init_scale) == {1.0}
+
+
+class BranchOnDefault(nn.Module):
+    """torch.fx records another branch than the one that runs: to it, a default is not None."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool, self.fc = nn.AvgPool2d(2), nn.Linear(4, 4)
+
+    def forward(self, x, skip=None):
+        y = self.pool(x)
+        z = self.fc(y)
+        return z + y if skip is None else z + skip
+
+
+class NamedFlatten(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pool, self.flatten, self.conv = nn.AvgPool2d(2), nn.Softmax(1), nn.Conv2d(3, 2, 1)
+
+    def forward(self, x):
+        return self.conv(self.flatten(self.pool(x)))
+
+
+@pytest.mark.parametrize("network", [BranchOnDefault, NamedFlatten])
+def test_outputs_stay_even_if_the_traced_graph_is_not_what_runs(network):
+    model, x = network().eval(), torch.randn(2, 3, 8, 8)
+    new, report = tp.replace(model, nn.AvgPool2d, example_input=x)
+    assert "same outputs" in str(report)
+    torch.testing.assert_close(new(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_swap_of_a_half_type_is_judged_in_float64(dtype):
+    overlapping, x = nn.AvgPool2d(40, 30).to(dtype), torch.randn(1, 3, 100, 100).to(dtype)
+    assert "outputs change" in str(tp.replace(overlapping, nn.AvgPool2d, example_input=x)[1])
+    exact, x = nn.AvgPool2d(2).to(dtype), torch.randn(1, 64, 56, 56).to(dtype)
+    assert "same outputs" in str(tp.replace(exact, nn.AvgPool2d, example_input=x)[1])

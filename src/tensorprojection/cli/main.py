@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -46,7 +47,9 @@ def command_line(tokens: Sequence[str]) -> App:
 
 def main() -> None:
     """Run ``tpl``; a user's mistake gives one line and exit code 2, Ctrl-C one line and 130."""
-    sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
+    sys.stdout = guarded(sys.stdout)
+    if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.errors == "strict":
+        sys.stderr.reconfigure(errors="tensorprojection.plain")  # torch's loggers hold the stream
     _print_warnings()
     tokens = sys.argv[1:]
     with raising_once():

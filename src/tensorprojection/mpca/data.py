@@ -51,13 +51,22 @@ class Source:
         self.shape: Shape | None = None if in_shape is None else tuple(in_shape)
         self._data = data
         self._is_flat = in_shape is not None
+        self._count: int | None = None
 
     def chunks(self) -> Iterator[Tensor]:
         """Yield the samples as ``(n, *shape)`` tensors in float32 or float64."""
+        count = 0
         whole = isinstance(self._data, Tensor | np.ndarray)
         for batch in [self._data] if whole else self._data:
             for rows in split_rows(self._shaped(_first(batch))):
+                count += len(rows)
                 yield to_working_dtype(as_tensor(rows).detach())
+        if self._count not in (None, count):
+            raise ProjectionValueError(
+                f"Expected data that gives the same samples in every pass, got {self._count} in "
+                f"the first and {count} in a later one."
+            )
+        self._count = count
 
     def _shaped(self, x: Tensor | Array) -> Tensor | Array:
         if x.ndim < 2:

@@ -349,7 +349,7 @@ class TensorProjection(_Projection):
     def reconstruct(self, x: Tensor) -> Tensor:
         """The back-projection of the projection: x as far as the kept subspace holds it."""
         get_Us = self._projections if self.training else self._cached_projections
-        return back_project(self(x), get_Us(gathered(self.Ws), map_dtype(x)))
+        return back_project(self(x), get_Us(gathered(self.Ws), derivative_dtype(map_dtype(x))))
 
 
 class TransposeTensorProjection(_Projection):

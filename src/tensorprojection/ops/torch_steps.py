@@ -92,7 +92,10 @@ def _product(x: Tensor, axis: int, A: Tensor) -> Tensor:
     left, right = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
     if right == 1:
         return (x.reshape(left, A.shape[0]) @ A).reshape(shape)
-    return (A.transpose(0, 1) @ x.reshape(left, A.shape[0], right)).reshape(shape)
+    x, A = x.reshape(left, A.shape[0], right), A.transpose(0, 1)
+    if is_exporting():  # an exporter would write the expanded matrix out
+        return (A @ x).reshape(shape)
+    return torch.bmm(A.expand(left, *A.shape), x).reshape(shape)
 
 
 def _contraction(x: Tensor, z: Tensor, axis: int) -> Tensor:
@@ -103,7 +106,8 @@ def _contraction(x: Tensor, z: Tensor, axis: int) -> Tensor:
     x, z = x.reshape(left, P, right).to(dtype), z.reshape(left, Q, right).to(dtype)
     if right == 1:
         return x[:, :, 0].mT @ z[:, :, 0]
-    if (P + Q) * right < P * Q:  # a copy of both is smaller than a product for each of `left`
+    # On a CPU, if a copy of both is smaller than a product for each of `left`; it is one launch more.
+    if x.device.type == "cpu" and (P + Q) * right < P * Q:
         return torch.einsum("lpr,lqr->pq", x, z)
     return torch.bmm(x, z.mT).sum(0)
 

@@ -1,4 +1,4 @@
-"""The processes that a run starts: those that train, and a pool that prepares.
+"""The processes that a run starts, to train in.
 
 Each is spawned, as a fork of a process that has run torch's threads may hang.
 """
@@ -13,10 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
-
-T = TypeVar("T")
-R = TypeVar("R")
+from typing import Any
 
 
 def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:

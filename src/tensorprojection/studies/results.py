@@ -180,6 +180,28 @@ def gather(run: Path, study: str, jobs: Iterable[tuple[int, str]]) -> pl.DataFra
     return pl.DataFrame(rows, infer_schema_length=None) if rows else None
 
 
+def add_to_table(
+    run: Path, study: str, jobs: Sequence[tuple[int, str]], done: tuple[int, str]
+) -> None:
+    """Replace the rows of one job in the table; the lines of the others are not read again."""
+    try:
+        there = read_table(run / RESULTS)
+    except StudyError:  # missing or corrupted: all of it is made again
+        own = gather(run, study, jobs)
+    else:
+        this = (pl.col("trial") == done[0] + 1) & (pl.col("model") == done[1])
+        rows = [there.filter(~this), gather(run, study, [done])]
+        own = pl.concat([r for r in rows if r is not None], how="diagonal_relaxed")
+        order = pl.DataFrame(
+            [(trial + 1, model, k) for k, (trial, model) in enumerate(jobs)],
+            schema={"trial": pl.Int64, "model": pl.String, "_at": pl.Int64},
+            orient="row",
+        )
+        own = own.join(order, on=["trial", "model"]).sort("_at", "epoch").drop("_at")
+    if own is not None:
+        write_results(run, own)
+
+
 def write_results(run: Path, results: pl.DataFrame) -> None:
     """Write the table, with a checksum of the whole file in its metadata."""
     path, buffer = run / RESULTS, io.BytesIO()

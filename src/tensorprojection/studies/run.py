@@ -31,6 +31,7 @@ from .results import (
     HELD_OUT,
     RECORD,
     JobFiles,
+    add_to_table,
     append_line,
     gather,
     restore_lines,
@@ -213,7 +214,9 @@ class _Run:
             for event in execute(list(missing), count, task):
                 watch.show(event)
                 if isinstance(event, Done):
-                    self._gather()
+                    with _locked(folder):
+                        done = (event.job.trial, event.job.model)
+                        add_to_table(folder, study.name, self.keys, done)
                 if isinstance(event, Failed):
                     failures.append(event)
                     if event.stop:

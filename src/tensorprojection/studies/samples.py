@@ -69,6 +69,7 @@ def read_samples(run: Path) -> Samples | None:
             arrays: dict[str, Any] = {name: file[name] for name in file.files}
         counts = tuple(arrays.pop("counts").tolist())
         arrays["class_names"] = tuple(arrays["class_names"].tolist())
-        return Samples(ImageSet(**arrays), counts)
+        images = ImageSet(**arrays)
+        return None if images.labels is None or images.names is None else Samples(images, counts)
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None

@@ -113,14 +113,14 @@ def fold_projections(model: nn.Module, example_input: Tensor | Sequence[Any]) ->
     reason = ""
     try:
         folded, steps = _merged(graph.eval_copy(original), dtypes)
-        difference = _difference(original, folded, args)
+        difference = largest_difference(original, folded, args)
         if names := [step.name for step in steps if step.became == _FROZEN]:
             reason = f"torch.fx cannot follow the module that calls {names[0]}"
     except graph.TraceError as error:
         folded, reason = graph.eval_copy(original), " ".join(str(error).split())[:200]
         steps = list(_freeze(folded))
         try:
-            difference = _difference(original, folded, args)
+            difference = largest_difference(original, folded, args)
         except graph.TraceError as mismatch:
             raise ProjectionValueError(
                 f"The folded model does not give the model's outputs for example_input. {mismatch} "
@@ -151,7 +151,7 @@ def _freeze(model: nn.Module, prefix: str = "") -> Iterator[FoldStep]:
 # Comparing
 
 
-def _difference(model: nn.Module, other: nn.Module, args: tuple[Any, ...]) -> float:
+def largest_difference(model: nn.Module, other: nn.Module, args: tuple[Any, ...]) -> float:
     """Return the largest difference of two models' outputs, or raise a TraceError.
 
     The models run on the example, on its first sample and on no sample, unless the first model

@@ -163,7 +163,8 @@ def flatten_axes(root: nn.Module, node: fx.Node | None) -> Any:
     module: Any = called_module(root, node)
     if is_plain(module, nn.Flatten):
         return module.start_dim, module.end_dim
-    if node is not None and node.target in (torch.flatten, "flatten"):
+    calls = ("call_function", "call_method")
+    if node is not None and node.op in calls and node.target in (torch.flatten, "flatten"):
         named = {"start_dim": 0, "end_dim": -1, **node.kwargs}
         return (*node.args[1:], *[*named.values()][len(node.args) - 1 :])
     return None

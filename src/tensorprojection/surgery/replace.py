@@ -16,6 +16,7 @@ from ..init import AUTO_LOCAL, AUTO_SCALE
 from ..nn.layers import TensorProjection, TransposeTensorProjection
 from ..shapes import Shape, complete, read_shape
 from . import graph
+from .fold import largest_difference
 
 Selector: TypeAlias = str | nn.Module | type[nn.Module] | Callable[[str, nn.Module], bool]
 Projection: TypeAlias = TensorProjection | TransposeTensorProjection
@@ -161,7 +162,7 @@ def replace(
     for name, layer in layers.items():
         was, notes = selected[name], []
         if isinstance(was, _AVERAGES):
-            new, note = _scaled(new, name, _factor(was, layer))
+            new, note = _scaled(new, name, _factor(was, layer), args)
             notes.append(note)
         if getattr(was, "bias", None) is not None:
             notes.append("its bias is dropped")
@@ -267,27 +268,45 @@ class Scale(nn.Module):
 def _factor(pool: nn.Module, layer: Projection) -> float | None:
     """Return the factor from a projection's outputs to a pool's, None if there is none."""
     W = next(layer.parameters())
-    x = torch.rand(4, *layer.in_shape, generator=torch.Generator().manual_seed(0)).to(W)
+    if W.is_meta:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, *layer.in_shape, generator=generator, dtype=torch.float64)
+    layer = copy.deepcopy(layer).to("cpu", torch.float64)
     with torch.no_grad():
         z, expected = layer(x), pool.forward(x)  # without hooks
-    if z.shape != expected.shape or W.is_meta:
+    if z.shape != expected.shape:
         return None
-    factor, rounding = expected.sum() / z.sum(), max(1e-5, 16 * torch.finfo(W.dtype).eps)
-    return float(factor) if torch.allclose(factor * z, expected, rtol=rounding) else None
+    factor = (z * expected).sum() / z.square().sum()
+    rounding = 1e-5 * float(expected.abs().max())
+    return float(factor) if torch.allclose(factor * z, expected, rtol=0, atol=rounding) else None
 
 
-def _scaled(new: nn.Module, name: str, factor: float | None) -> tuple[nn.Module, str]:
-    """Multiply a projection's output by a factor: in the next layer's weight if that is safe."""
+def _scaled(
+    new: nn.Module, name: str, factor: float | None, args: tuple[Any, ...]
+) -> tuple[nn.Module, str]:
+    """Multiply a projection's output by a factor: in the next layer's weight if that is safe.
+
+    A graph of torch.fx may have another branch than the one that runs, so the result is compared
+    with that of a `Scale` behind the projection.
+    """
     if factor is None:
         return new, "outputs change: only equal windows that do not overlap are averages of a block"
     after = {_layer_after(new, name, training) for training in (True, False)}
-    if len(after) == 1 and (target := after.pop()) is not None:
-        layer: Any = new.get_submodule(target)
-        with torch.no_grad():
-            layer.weight.mul_(factor)
-        return new, f"same outputs: the factor {factor:.4g} is in the weight of {target}"
     layer = new.get_submodule(name)
     pair = nn.Sequential(layer, Scale(factor)).train(layer.training)
+    if len(after) == 1 and (target := after.pop()) is not None:
+        scaled = graph.set_module(graph.eval_copy(new), name, copy.deepcopy(pair).eval())
+        weight: Any = new.get_submodule(target).weight
+        before = weight.detach().clone()
+        with torch.no_grad():
+            weight.mul_(factor)
+        try:
+            largest_difference(scaled, graph.eval_copy(new), args)
+            return new, f"same outputs: the factor {factor:.4g} is in the weight of {target}"
+        except graph.TraceError:
+            with torch.no_grad():
+                weight.copy_(before)
     return graph.set_module(new, name, pair), f"same outputs: a scale of {factor:.4g} follows"
 
 

@@ -6,6 +6,7 @@ import torch
 
 from tensorprojection.studies.chest import CHANGES as CHEST
 from tensorprojection.studies.data.augment import (
+    Augmentation,
     Change,
     augment,
     draw,
@@ -183,3 +184,17 @@ def test_a_range_of_zero_does_not_move_the_other_draws():
 def test_no_images_give_none():
     images, masks = augment(np.zeros((0, 8, 8), np.uint8), np.zeros((0, 8, 8), np.uint8), [])
     assert images.shape == masks.shape == (0, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"rotation": -1}, "rotation ≥ 0"),
+        ({"zoom": 1.0}, "zoom below 1"),
+        ({"brightness": (1.2, 0.8)}, "low, high"),
+        ({"shift": float("nan")}, "shift ≥ 0"),
+    ],
+)
+def test_wrong_ranges(wrong, rule):
+    with pytest.raises(ValueError, match=rule):
+        Augmentation(**wrong)

@@ -1,7 +1,9 @@
 import io
 import os
+import struct
 import time
 import warnings
+import zlib
 
 import numpy as np
 import pytest
@@ -88,9 +90,11 @@ def test_masks_are_binary_before_and_after():
 
 
 @pytest.mark.parametrize("highest", [255, 1023, 4095, 16383])
-def test_fewer_bits_in_16_are_refused(highest):
+@pytest.mark.parametrize("channels", [(), (3,)], ids=["gray", "RGB"])
+def test_fewer_bits_in_16_are_refused(highest, channels):
     """They would all be nearly black: 12 bits become the grey levels 0 to 15."""
     wide = np.linspace(0, highest, 64).astype(np.uint16).reshape(8, 8)
+    wide = np.broadcast_to(wide.reshape(8, 8, *(1 for _ in channels)), (8, 8, *channels))
     with pytest.raises(UnreadableError, match=r"16 bits and values up to .* only.*such as 12"):
         to_mode(open_image(png_of_16_bits(wide)), "L")
     bright = open_image(png_of_16_bits(np.where(wide == highest, 65535, wide).astype(np.uint16)))
@@ -103,7 +107,21 @@ def test_black_of_16_bits_is_black():
 
 
 def png_of_16_bits(pixels):
-    return encoded(Image.fromarray(pixels), "PNG")
+    """Written by hand, as Pillow writes no colours of 16 bits."""
+
+    def chunk(kind, content):
+        crc = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + crc
+
+    height, width = pixels.shape[:2]
+    header = struct.pack(">IIBBBBB", width, height, 16, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
+    lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in pixels)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(lines))
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize("top", [*range(2, 18), 127])

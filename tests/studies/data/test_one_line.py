@@ -161,3 +161,7 @@ def test_a_cache_in_the_home_folder(tpl, tmp_path, monkeypatch):
     assert "train_share" in err
     assert list((tmp_path / "home/caches/here").glob("images-*"))
     assert not (tmp_path / "~").exists()
+    monkeypatch.setenv("TENSORPROJECTION_CACHE", "~nobody-of-that-name/x")
+    code, _, err = tpl("cache", "list")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no home folder" in err

@@ -86,7 +86,11 @@ def polar_backward(
 def multilinear(x: Tensor, Us: Matrices, transposed: bool) -> Tensor:
     """Return the map of x, or its transpose. Half types are computed in float32."""
     if x.dtype in HALF:
-        return multilinear(_in_float32(x, Us), _floats(Us), transposed).to(x.dtype)
+        z = multilinear(_in_float32(x, Us), _floats(Us), transposed)
+        # In x's order, which a copy loses if an axis of size 1 grows.
+        axes = memory_order(x, x.ndim - len(Us))
+        z = z.permute(axes).to(x.dtype, memory_format=torch.contiguous_format)
+        return z.permute(inverse(axes))
     library = load()
     layout = None
     if library is not None and _are_float32(x, *Us):

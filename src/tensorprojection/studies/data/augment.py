@@ -55,6 +55,16 @@ class Augmentation:
     brightness: tuple[float, float] = (1.0, 1.0)
     colour: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name in ("rotation", "shift", "zoom", "shear", "colour"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"Expected {name} ≥ 0, got {getattr(self, name)}.")
+        if self.zoom >= 1:
+            raise ValueError(f"Expected a zoom below 1, got {self.zoom}.")
+        low, high = self.brightness
+        if not 0 <= low <= high:
+            raise ValueError(f"Expected brightness as (low, high), got {self.brightness}.")
+
 
 @dataclass(frozen=True)
 class Change:

@@ -39,9 +39,14 @@ LOG = logging.getLogger(__name__)
 def cache_folder() -> Path:
     """Return ``$TENSORPROJECTION_CACHE``, or the user's cache folder."""
     given = os.environ.get("TENSORPROJECTION_CACHE")
-    if given:
-        return Path(os.path.expanduser(given))
-    return platformdirs.user_cache_path("tensorprojection")
+    if not given:
+        return platformdirs.user_cache_path("tensorprojection")
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        raise StudyError(
+            f"TENSORPROJECTION_CACHE is {given}, but that user has no home folder. Give a path."
+        ) from None
 
 
 def cached(

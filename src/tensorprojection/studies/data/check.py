@@ -146,7 +146,9 @@ def _look(item: Item, mode: Mode) -> _Seen:
     try:
         image = picture(item.image)
         pixels = to_mode(image, mode)
-        seen.digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+        seen.digest = hashlib.blake2b(
+            repr(pixels.size).encode() + pixels.tobytes(), digest_size=16
+        ).digest()
         seen.size = f"{image.width} × {image.height}"
     except UnreadableError as error:
         seen.unreadable.append(f"{item.image.name} {error}")

@@ -85,10 +85,10 @@ def open_image(content: bytes) -> Image.Image:
         raise UnreadableError("is empty")
     try:
         with Image.open(io.BytesIO(content)) as image:
+            wide = any(";16" in str(part) for part in image.tile) and not image.mode.startswith("I")
             image.load()
             decoded = image.copy()
             decoded.format = image.format
-            return decoded
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableError("claims more pixels than can be right") from error
     except UnidentifiedImageError as error:
@@ -97,6 +97,18 @@ def open_image(content: bytes) -> Image.Image:
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise UnreadableError(f"cannot be decoded ({reason})") from error
+    if wide:  # of colours with 16 bits Pillow keeps the upper 8: the others may be anything
+        colours = np.asarray(decoded.convert("RGB"))
+        _refuse_fewer_bits(256 * int(colours.max(initial=0)) + 255)
+    return decoded
+
+
+def _refuse_fewer_bits(highest: int) -> None:
+    if 0 < highest <= FEWER_BITS:
+        raise UnreadableError(
+            f"has 16 bits and values up to {highest} only, so it would be nearly black: are there "
+            "fewer bits in it, such as 12? Scale them to 16 or 8 bits"
+        )
 
 
 def to_mode(image: Image.Image, mode: Mode) -> Image.Image:
@@ -106,11 +118,7 @@ def to_mode(image: Image.Image, mode: Mode) -> Image.Image:
         low, high = int(wide.min(initial=0)), int(wide.max(initial=0))
         if low < 0 or high > 65535:
             raise UnreadableError(f"has values from {low} to {high}, beyond 16 bits")
-        if 0 < high <= FEWER_BITS:
-            raise UnreadableError(
-                f"has 16 bits and values up to {high} only, so it would be nearly black: are there "
-                "fewer bits in it, such as 12? Scale them to 16 or 8 bits"
-            )
+        _refuse_fewer_bits(high)
         image = Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8))
     elif image.mode == "F":
         raise UnreadableError("has pixels of floating point, not of 8 or 16 bits")
@@ -241,5 +249,9 @@ def decode_into(
         raise StudyError(f"Expected at least one readable image, got none of {len(items)}.")
     if len(rows) < len(items):
         for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array[rows])
+            part = folder / f"{name}.part"
+            readable = create_array(part, (len(rows), *array.shape[1:]), array.dtype)
+            for to, row in enumerate(rows):  # one by one: all of them may be more than the memory
+                readable[to] = array[row]
+            part.replace(folder / f"{name}.npy")
     return rows, tuple(name for name in unreadable if name is not None)

@@ -144,7 +144,8 @@ class ImageKind:
         """Return everything here that decides which arrays come out of a given source."""
         names = ("name", "class_names", "mode", "masks", "class_aliases", "medmnist")
         rule = None if self.patient is None else [self.patient.pattern, self.patient.flags]
-        return {name: getattr(self, name) for name in names} | {"patient": rule}
+        found = {name: getattr(self, name) for name in names}
+        return found | {"class_aliases": dict(self.class_aliases), "patient": rule}
 
     def made_by(self) -> int | str:
         """Return a version of the code that makes phantoms, for the cache's key."""

@@ -88,7 +88,12 @@ def _plain(file: NpzFile, kind: ImageKind) -> Dataset:
     if "parts" in file.files:
         parts = _parts(file["parts"])
     if "patient_ids" in file.files:
-        patients = _numbers(file["patient_ids"]).astype(np.str_)
+        patients = _numbers(file["patient_ids"])
+        if patients.dtype.kind not in "iuU":
+            raise ValueError(
+                f"Expected patient_ids that are whole numbers or str, got {patients.dtype}."
+            )
+        patients = patients.astype(np.str_)
         if (patients == "").any():
             row = int(np.flatnonzero(patients == "")[0])
             raise ValueError(f"Expected a patient for every image, got none for row {row}.")

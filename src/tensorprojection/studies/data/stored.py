@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         size = file.tell() + kind.itemsize * math.prod(shape)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
+        elif shutil.disk_usage(path.parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         else:
             os.truncate(file.fileno(), size)
     array: Array = np.load(path, mmap_mode="r+", allow_pickle=False)

@@ -20,6 +20,8 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import numpy as np
 import torch
@@ -36,6 +38,7 @@ from .layers import Normalise
 DENSENET121_URL = "https://download.pytorch.org/models/densenet121-a639ec97.pth"
 # torchvision's rule, and others': model-0123abcd.pth has a sha256 that begins with 0123abcd.
 HASH = re.compile(r"-([0-9a-f]{8})\.")
+DOWNLOAD_SECONDS = 30  # without an answer
 
 BATCH = 16  # the fastest of 8, 16, 32 and 64, for both backbones
 BLOCK = 16 * BATCH  # images that are lost at most, for each worker, when it is stopped
@@ -147,14 +150,20 @@ def _monai_name(name: str) -> str:
 def _find_densenet121() -> Path:
     url = DENSENET121_URL
     place = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
-    named = HASH.search(place.name)
     if place.exists():
         return place
     try:
+        # Not torch.hub, which has no time limit and leaves connections open.
+        with urlopen(url, timeout=DOWNLOAD_SECONDS) as answer:
+            content = answer.read()
+        named = HASH.search(place.name)
+        if named and not hashlib.sha256(content).hexdigest().startswith(named[1]):
+            raise HTTPException(f"its sha256 does not begin with {named[1]}")
         place.parent.mkdir(parents=True, exist_ok=True)
-        # It checks the hash before it renames the file.
-        torch.hub.download_url_to_file(url, str(place), named and named[1], progress=False)
-    except (OSError, HTTPException, RuntimeError) as error:
+        write_whole(place, content)
+    except (OSError, HTTPException) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it holds the connection
         reason = getattr(error, "reason", None) or error
         raise StudyError(
             f"Could not download {place.name} ({reason}). Fetch {url} elsewhere and pass the file "

@@ -18,6 +18,11 @@ from ..results import BY_CLASS
 from .run import Run
 from .statistics import BASE, FEWEST, Comparison, Estimate
 
+NO_RATIO = (
+    "Difference: the mean over the trials. All trials split the same images, so their differences "
+    "are not independent. The numbers of training and validation images are not recorded, so there "
+    "is no interval that is corrected for it."
+)
 CORRECTED = (
     "Difference: the mean over the trials, with its 95 % interval. All trials split the "
     "same images, so their differences are not independent; the interval is corrected for that "
@@ -123,7 +128,8 @@ def _about_difference(run: Run) -> str:
         return BOOTSTRAP.format(
             share="have the one split that the images come with", others="other "
         )
-    return CORRECTED.format(ratio=float(run.ratios.mean()))
+    ratio = float(run.ratios.mean())
+    return NO_RATIO if math.isnan(ratio) else CORRECTED.format(ratio=ratio)
 
 
 def _trials(run: Run) -> str:
