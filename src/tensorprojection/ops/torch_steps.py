@@ -106,7 +106,7 @@ def _contraction(x: Tensor, z: Tensor, axis: int) -> Tensor:
     x, z = x.reshape(left, P, right).to(dtype), z.reshape(left, Q, right).to(dtype)
     if right == 1:
         return x[:, :, 0].mT @ z[:, :, 0]
-    # On a CPU, if a copy of both is smaller than a product for each of `left`; it is one launch more.
+    # On a CPU, if copies of both are smaller than a product for each of `left`: one launch more.
     if x.device.type == "cpu" and (P + Q) * right < P * Q:
         return torch.einsum("lpr,lqr->pq", x, z)
     return torch.bmm(x, z.mT).sum(0)
