@@ -235,7 +235,7 @@ def test_no_nan_at_any_condition(digits, dtype, eps_mode, size, scale):
     (gradient,) = torch.autograd.grad(U.sum(), W)
     assert torch.isfinite(gradient).all()
     # On an accelerator a W of type float64, which may be worse conditioned, goes to the host.
-    slack = 1e-4 if dtype == torch.float64 else 1e-9 + 4 * torch.finfo(dtype).eps
+    slack = 1e-3 if dtype == torch.float64 else 2e-5 + 4 * torch.finfo(dtype).eps
     assert np.linalg.norm(U.detach().double().numpy(), 2) <= 1 + slack
 
 
