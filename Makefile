@@ -1,14 +1,15 @@
 # make demo and make test do all the set-up; `make help` lists the rest.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
-BIN    := $(VENV)/bin
+SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN    := $(VENV)/$(SCRIPTS)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # For pip's build environments as well, which a -c on the command line does not reach.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all browser lint coverage fuzz bench docs dist wheels clean
+.PHONY: help setup demo test test-all test-library browser lint coverage fuzz bench docs dist wheels clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +70,17 @@ browser:
 test-all: test browser $(VENV)/.heavy ## make test, then the heavy tests; "make test test-all" repeats nothing
 	$(BIN)/pytest -n 2 -m heavy || test $$? -eq 5 || $(BIN)/pytest --last-failed -m heavy
 
+# An environment of its own, with the pins of all other packages. "newest" is what pip finds.
+TORCH ?= newest
+OTHER := .venv-torch-$(TORCH)
+test-library: ## the library's tests with another torch; TORCH=2.8.0
+	$(PYTHON) -m venv $(OTHER)
+	grep -v "^torch==" constraints.txt > $(OTHER)/constraints.txt
+	PIP_CONSTRAINT=$(CURDIR)/$(OTHER)/constraints.txt $(OTHER)/$(SCRIPTS)/python -m pip install --quiet \
+		--disable-pip-version-check torch$(if $(filter-out newest,$(TORCH)),==$(TORCH)) -e ".[test]"
+	$(OTHER)/$(SCRIPTS)/python -m pytest -n 2 --dist worksteal -m "not heavy" tests \
+		--ignore tests/studies --ignore tests/cli --ignore tests/docs
+
 coverage: $(VENV)/.test $(VENV)/.kernels ## what the tests of make test reach, by file; TESTS=tests/nn for some of them
 	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy" --cov --cov-report=term:skip-covered $(TESTS)
 
@@ -97,4 +109,4 @@ wheels: $(VENV)/.dist ## wheels for a release in dist/, by cibuildwheel; needs D
 	$(BIN)/cibuildwheel --platform linux --output-dir dist
 
 clean: ## remove the environment and what runs leave behind
-	rm -rf $(VENV) runs dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .venv-torch-* runs dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
