@@ -1,11 +1,10 @@
 """Augmented copies of images, made in advance and cached (the paper's sections 3.2 and 3.3).
 
-A copy is the image under one affine map. Pixels from outside take the value of the nearest border
-pixel. A mask goes through the same map with nearest-pixel sampling, so it stays 0 and 1. Brightness
-and colour change in the image alone.
-
-The paper used Keras. Details that the paper leaves open are as in Keras: every number is uniform in
-its range, and shift and zoom are drawn for each axis.
+The paper used Keras' ImageDataGenerator, and a copy is made in its order: one affine map, whose
+pixels from outside take the value of the nearest border pixel; then colour, flips and brightness.
+A mask goes through the same geometry with nearest-pixel sampling, so it stays 0 and 1; colour and
+brightness change in the image alone. Two differences remain: copies are made at the training size,
+of images that were resized before, and grey levels are rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ MOST_COPIES = 10_000  # of each original
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The ranges of the differences between a copy and its original.
+    """The ranges of the differences between a copy and its original; draws are uniform in them.
 
     Args:
         rotation: degrees, in both directions.
         shift: share of the image's size, in both directions, along each axis.
-        zoom: the scale of each axis is 1 − zoom … 1 + zoom.
         shear: radians, in both directions.
+        zoom: the scale of each axis is 1 − zoom … 1 + zoom.
+        colour: grey levels added to all channels, or taken from them.
         flip_horizontal: mirror left and right in half of the copies.
         flip_vertical: mirror top and bottom in half of the copies.
         brightness: the range of the factor on all grey levels.
-        colour: grey levels added to or taken from each channel.
     """
 
     rotation: float = 0.0
     shift: float = 0.0
-    zoom: float = 0.0
     shear: float = 0.0
+    zoom: float = 0.0
+    colour: float = 0.0
     flip_horizontal: bool = False
     flip_vertical: bool = False
     brightness: tuple[float, float] = (1.0, 1.0)
-    colour: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("rotation", "shift", "zoom", "shear", "colour"):
+        for name in ("rotation", "shift", "shear", "zoom", "colour"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"Expected {name} ≥ 0, got {getattr(self, name)}.")
         if self.zoom >= 1:
@@ -68,27 +67,28 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Change:
-    """The change of one image: flip, zoom, shear, rotate, shift, in this order, then colours.
+    """The change of one image, in the order in which it is applied; ``Change()`` is none.
 
-    ``Change()`` leaves the image as it is. Pairs are ``(x, y)``; x points right and y down.
+    With p = (x, y) from the image's centre, right and down, the copy has at p what the original has
+    at ``R(rotation) · (S(shear) · Z(zoom) · p + shift)``, as in Keras.
 
     Args:
-        rotation: degrees, counter-clockwise as seen.
-        shift: share of the image's size; positive moves the content right and down.
-        zoom: above 1 the content grows.
-        shear: radians; the content below the centre leans right.
+        rotation: degrees; above 0 the content turns counter-clockwise.
+        shift: share of the image's width and height; above 0 the content moves left and up.
+        shear: radians; ``S = [[1, −sin], [0, cos]]``, so the content below the centre leans right.
+        zoom: of width and height; above 1 the content shrinks.
+        colour: grey levels added to all channels, within the image's lowest and highest level.
         flip: mirror left and right; top and bottom.
         brightness: factor on all grey levels.
-        colour: grey levels added to each channel; a gray image takes the first.
     """
 
     rotation: float = 0.0
     shift: tuple[float, float] = (0.0, 0.0)
-    zoom: tuple[float, float] = (1.0, 1.0)
     shear: float = 0.0
+    zoom: tuple[float, float] = (1.0, 1.0)
+    colour: float = 0.0
     flip: tuple[bool, bool] = (False, False)
     brightness: float = 1.0
-    colour: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 def draw(augmentation: Augmentation, seed: int, image: int, copy: int) -> Change:
@@ -101,7 +101,7 @@ def draw(augmentation: Augmentation, seed: int, image: int, copy: int) -> Change
     True
     """
     # All numbers are drawn, wanted or not: a range of 0 must not change what the others get.
-    u: list[float] = np.random.default_rng([seed, image, copy]).random(12).tolist()
+    u: list[float] = np.random.default_rng([seed, image, copy]).random(10).tolist()
     low, high = augmentation.brightness
 
     def within(reach: float, k: int) -> float:
@@ -110,18 +110,14 @@ def draw(augmentation: Augmentation, seed: int, image: int, copy: int) -> Change
     return Change(
         rotation=within(augmentation.rotation, 0),
         shift=(within(augmentation.shift, 1), within(augmentation.shift, 2)),
-        zoom=(1 + within(augmentation.zoom, 3), 1 + within(augmentation.zoom, 4)),
-        shear=within(augmentation.shear, 5),
+        shear=within(augmentation.shear, 3),
+        zoom=(1 + within(augmentation.zoom, 4), 1 + within(augmentation.zoom, 5)),
+        colour=within(augmentation.colour, 6),
         flip=(
-            augmentation.flip_horizontal and u[6] < 0.5,
-            augmentation.flip_vertical and u[7] < 0.5,
+            augmentation.flip_horizontal and u[7] < 0.5,
+            augmentation.flip_vertical and u[8] < 0.5,
         ),
-        brightness=low + (high - low) * u[8],
-        colour=(
-            within(augmentation.colour, 9),
-            within(augmentation.colour, 10),
-            within(augmentation.colour, 11),
-        ),
+        brightness=low + (high - low) * u[9],
     )
 
 
@@ -141,9 +137,9 @@ def augment(
     gray = images.ndim == 3
     pixels = torch.from_numpy(images.astype(np.float32))
     seen = _sample(pixels[:, None] if gray else pixels.permute(0, 3, 1, 2), grid, "bilinear")
-    for k, change in enumerate(changes):
-        colour = torch.tensor(change.colour[: seen.shape[1]])[:, None, None]
-        seen[k].mul_(change.brightness).add_(colour)
+    for image, change in zip(seen, changes, strict=True):
+        low, high = image.min(), image.max()
+        image.add_(change.colour).clamp_(low, high).mul_(change.brightness)
     levels = seen.round_().clamp_(0, 255).to(torch.uint8)
     changed = (levels[:, 0] if gray else levels.permute(0, 2, 3, 1).contiguous()).numpy()
     if masks is None:
@@ -174,14 +170,14 @@ def _grid(changes: Sequence[Change], height: int, width: int) -> Tensor:
 
 
 def _source(change: Change, height: int, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return A and b of ``source = A · pixel + b`` in pixels from the centre: the inverse map."""
+    """Return A and b of ``source = A · pixel + b`` in pixels from the centre."""
     angle = math.radians(change.rotation)
     cos, sin = math.cos(angle), math.sin(angle)
-    unrotate = np.array([[cos, -sin], [sin, cos]])
-    unshear = np.array([[1, -math.tan(change.shear)], [0, 1]])
-    sign = np.where(change.flip, -1.0, 1.0)
-    A = np.diag(sign / change.zoom) @ unshear @ unrotate
-    return A, -A @ (np.array(change.shift) * (width, height))
+    R = np.array([[cos, -sin], [sin, cos]])
+    S = np.array([[1, -math.sin(change.shear)], [0, math.cos(change.shear)]])
+    # Mirrored with the map: colours do not depend on the place, so a flip may come before them.
+    Z = np.diag(np.where(change.flip, -1.0, 1.0) * change.zoom)
+    return R @ S @ Z, R @ (np.array(change.shift) * (width, height))
 
 
 # Copies of a set

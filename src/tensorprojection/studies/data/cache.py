@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import StudyError
 
-FORMAT = 4  # part of every key: raised when stored arrays change their meaning
+FORMAT = 5  # part of every key: raised when stored arrays change their meaning
 ENTRY = "entry.json"
 # Only folders with these names belong to the cache, which may share its place with other files.
 NAME = re.compile(r"((images|copies|features)-[0-9a-f]{16})(\.[0-9a-f]+\.part|\.work)?")
