@@ -36,6 +36,7 @@ from .tracing import (
     constant_to_dynamo,
     differentiable,
     parameter_behind,
+    refuse_later_writes,
     register,
     strategy,
     without_modes,
@@ -71,7 +72,8 @@ def exported_projections(
     """Return the U's inside of torch.export, as constants of the graph if possible.
 
     If the fake tensor W stands for a parameter that the traced program has not written to, U is
-    computed from the parameter's values. Otherwise U is computed in the graph, from W.
+    computed from the parameter's values, and a later write is refused. Otherwise U is computed in
+    the graph, from W.
     """
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
@@ -83,6 +85,7 @@ def exported_projections(
         if real is None:
             Us.append(matmul_only.polar_plain(W, e, relative, dtype))
             continue
+        refuse_later_writes(W)
         with without_modes():
             real = real.detach() if _on_own_device(real) else real.detach().cpu()
             Us.append(Polar.forward((e,), relative, dtype, real)[0].to(W.device))

@@ -121,6 +121,29 @@ def parameter_behind(W: Tensor) -> Tensor | None:
     return None
 
 
+def refuse_later_writes(W: Tensor) -> None:
+    """Have torch.export refuse a program that writes to the fake tensor W from here on.
+
+    The check runs when the exporter records the program's output, its last node.
+    """
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    graph: Any = get_proxy_mode().tracer.graph  # type: ignore[union-attr]
+    create_node = graph.create_node
+
+    def checked(kind: str, *args: Any, **kwargs: Any) -> Any:
+        if kind == "output":
+            graph.__dict__.pop("create_node", None)
+            if W._version:
+                raise ProjectionError(
+                    "torch.export cannot take U as a constant: the model writes to W after calling "
+                    "the projection. Write to W before the call, or call freeze() on the layer."
+                )
+        return create_node(kind, *args, **kwargs)
+
+    graph.create_node = checked
+
+
 def without_modes() -> AbstractContextManager[Any]:
     """Compute with real tensors inside of a tracer."""
     from torch.utils._python_dispatch import _disable_current_modes
