@@ -21,9 +21,7 @@ from small_runs import carry_out_here, smoke
 
 import tensorprojection.studies
 from tensorprojection import FrozenProjection
-from tensorprojection.cli.evaluate import evaluate
-from tensorprojection.cli.export import export
-from tensorprojection.cli.predict import predict
+from tensorprojection.cli.trained import evaluate, export, predict
 from tensorprojection.studies import trained
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.phantoms import oct as oct_phantoms

@@ -11,9 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from ..studies.config import RunConfig
 from ..studies.inputs import Progress as Making
-from ..studies.inputs import RunInputs
 from ..studies.results import BY_CLASS, NOT_METRICS, EpochRow
 from ..studies.training.job import Done, Epoch, Event, Failed, Job, Notice, Restarted, Step
 
@@ -48,29 +46,20 @@ class Watch:
         self._bar(what, f"making {what}", of, done, f"{done:,}/{of:,}")
         if done == of:
             self._end(what)
-            self._line(f"Made {what}: {of:,}, cached.")
+            self.notice(f"Made {what}: {of:,}, cached.")
 
-    def begin(
-        self, config: RunConfig, inputs: RunInputs, jobs: int, begun: Mapping[Job, int]
-    ) -> None:
+    def begin(self, epochs: int, jobs: int, begun: Mapping[Job, int]) -> None:
         """Training starts: the number of all jobs, and the epochs so far of the unfinished."""
-        self._line(f"Images: {inputs.source}")
-        if inputs.unreadable:
-            self._line(f"Left out as unreadable: {len(inputs.unreadable)} files, see record.jsonl")
-        self.epochs, self.jobs, self.done = config.epochs, jobs, jobs - len(begun)
+        self.epochs, self.jobs, self.done = epochs, jobs, jobs - len(begun)
         self.progress = {job: float(epochs) for job, epochs in begun.items()}
         if self.done or any(begun.values()):
-            epochs = sum(begun.values())
-            self._line(f"Continuing: {self.done} of {jobs} done, {epochs} epochs of the others.")
+            others = sum(begun.values())
+            self.notice(f"Continuing: {self.done} of {jobs} done, {others} epochs of the others.")
         self._show_all()
-
-    def split(self, training: int, validation: int) -> None:
-        """Show how many samples train and how many validate, copies included."""
-        self._line(f"A trial trains on {training:,} and validates on {validation:,}.")
 
     def notice(self, text: str) -> None:
         """Show something that the user should know."""
-        self._line(text)
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def show(self, event: Event) -> None:
         """Show something that has happened in training."""
@@ -87,20 +76,20 @@ class Watch:
             info = f"epoch {event.row['epoch']}/{self.epochs}{self._metrics(job)}"
             self._bar(name, name, self.epochs, self.progress[job], info)
             if not self.console.is_terminal:
-                self._line(f"{job}, {info}")
+                self.notice(f"{job}, {info}")
         elif isinstance(event, Notice):
-            self._line(f"{job}: {event.text}")
+            self.notice(f"{job}: {event.text}")
         else:
             self._end(name)
         if isinstance(event, Done):
             self.done += 1
             self.progress[job] = 0.0  # the job is counted as done
-            self._line(f"{job}, {self.epochs} epochs{self._metrics(job)}")
+            self.notice(f"{job}, {self.epochs} epochs{self._metrics(job)}")
         elif isinstance(event, Restarted):
             self.progress[job] = self.rows.get(job, {}).get("epoch", 0)
-            self._line(f"{job}: its process ended with {event.how}; another continues.")
+            self.notice(f"{job}: its process ended with {event.how}; another continues.")
         elif isinstance(event, Failed):
-            self._line(f"{job} failed: {event.why.removeprefix(f'{job}: ')}")
+            self.notice(f"{job} failed: {event.why.removeprefix(f'{job}: ')}")
         self._show_all()
 
     def _metrics(self, job: Job) -> str:
@@ -122,9 +111,6 @@ class Watch:
     def _end(self, key: str) -> None:
         if key in self.tasks:
             self.bars.remove_task(self.tasks.pop(key))
-
-    def _line(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _bars(console: Console) -> Progress:

@@ -75,8 +75,7 @@ def run(study: str, /, **given: Any) -> None:
     """
     from rich.console import Console
 
-    from ..studies.executors import default_jobs
-    from ..studies.executors.local import run_jobs
+    from ..studies.executors.local import default_jobs, run_jobs
     from ..studies.executors.ray import connected
     from ..studies.registry import import_study
     from ..studies.results import RESULTS
