@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -41,7 +41,7 @@ from .training.job import Done, Event, Failed, Job
 # The longest time that another process may take to write the table or the settings.
 LOCK_SECONDS = 60
 LOCKS = ".locks"
-PACKAGES = ("tensorprojection", "torch", "numpy", "monai", "polars", "pillow")
+PACKAGES = ("torch", "numpy", "monai", "polars", "pillow")
 
 
 class Watcher(Protocol):
@@ -257,12 +257,6 @@ class _Run:
 
 def add_start(run: Path, config: RunConfig, inputs: RunInputs, jobs: int, code: str) -> None:
     """Add a start of the run to its log, so that the run can be repeated."""
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     start = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -271,7 +265,10 @@ def add_start(run: Path, config: RunConfig, inputs: RunInputs, jobs: int, code: 
         "images": inputs.source,
         "unreadable": {"count": len(inputs.unreadable), "files": list(inputs.unreadable)},
         "code": code,
-        "versions": versions,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in PACKAGES},
+        },
         "machine": {
             "system": platform.platform(),
             "processor": platform.machine(),

@@ -459,14 +459,20 @@ def _seen(
             f"The images of the run are not there, so it is unknown if {name} has some of them: "
             f"{error}",
         )
-    known = {_digest(image) for image in of_run.images}
-    seen = sum(_digest(image) in known for image in images.images)
-    if not seen:
+    known = {_digest(image): row for row, image in enumerate(of_run.images)}
+    rows = [known[digest] for image in images.images if (digest := _digest(image)) in known]
+    if not rows:
         return f"held-out images of {name}", ()
-    count = f"{seen:,} of {len(images):,}"
+    data = study.open(config, study.prepare(config, 1, lambda what, done, of: None))
+    most = 0
+    for trial in range(config.trials):
+        _, *measured = data.split(trial)  # the others train
+        most = max(most, int((~np.isin(rows, np.concatenate(measured))).sum()))
+    count = f"{len(rows):,} of {len(images):,}"
     return f"images of {name}, {count} from the run", (
-        f"{count} images of {name} are among the run's own, which trained the networks or chose "
-        "their epochs: these results are not held-out results.",
+        f"{count} images of {name} are among the run's own. A network was trained on up to "
+        f"{most:,} of them; the others may have chosen its epoch: these results are not held-out "
+        "results.",
     )
 
 
