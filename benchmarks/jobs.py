@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from tensorprojection.studies.code_version import code_version
-from tensorprojection.studies.config import RunConfig, resolve
+from tensorprojection.studies.config import RunConfig, code_version, resolve
 from tensorprojection.studies.executors.base import Task
 from tensorprojection.studies.executors.local import run_jobs
 from tensorprojection.studies.inputs import RunInputs

@@ -26,9 +26,9 @@ from torch import nn
 from tensorprojection.bench.measure import ratio, take_turns
 from tensorprojection.studies.config import Precision, resolve
 from tensorprojection.studies.data.phantoms import oct as phantoms
+from tensorprojection.studies.executors.local import settings_to_inherit
 from tensorprojection.studies.networks.oct_cnn import oct_cnn
 from tensorprojection.studies.oct import OCT, PAPER, OctData
-from tensorprojection.studies.processes import settings_to_inherit
 from tensorprojection.studies.training.train import batches, output_of
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from PIL import Image
 from rich.console import Console
-from small_runs import results
+from small_runs import results, train_here
 from torch import nn
 
 from tensorprojection.cli.progress import Watch
@@ -47,7 +47,7 @@ def here(task_events=None):
 
         trainer = JobTrainer(task)
         for unit in units:
-            yield trainer(unit, say)
+            yield train_here(trainer, unit, say)
 
     return run_units
 

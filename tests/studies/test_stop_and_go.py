@@ -18,6 +18,7 @@ import polars as pl
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from rich.console import Console
+from small_runs import train_here
 
 from tensorprojection.cli.progress import Watch
 from tensorprojection.studies.config import resolve
@@ -47,7 +48,7 @@ def executor(order, steps):
 
         trainer = JobTrainer(task)
         for job in random.Random(order).sample(jobs, len(jobs)):
-            yield trainer(job, say)
+            yield train_here(trainer, job, say)
 
     return run_jobs
 

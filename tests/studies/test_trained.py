@@ -21,9 +21,7 @@ from small_runs import carry_out_here, smoke
 
 import tensorprojection.studies
 from tensorprojection import FrozenProjection
-from tensorprojection.cli.evaluate import evaluate
-from tensorprojection.cli.export import export
-from tensorprojection.cli.predict import predict
+from tensorprojection.cli.trained import evaluate, export, predict
 from tensorprojection.studies import trained
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.phantoms import oct as oct_phantoms
@@ -34,6 +32,7 @@ from tensorprojection.studies.registry import STUDIES, import_study
 from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.results import JobFiles
 from tensorprojection.studies.training.job import Job
+from tensorprojection.studies.training.seeds import trial_split
 from tensorprojection.studies.training.train import Training, network_file
 
 
@@ -504,6 +503,9 @@ def test_images_of_the_run_are_counted_and_not_called_held_out(run, tmp_path, ca
     page, table = ((where / n).read_text(encoding="utf-8") for n in ("report.html", "table.md"))
     printed = " ".join(capsys.readouterr().out.split())
     assert "20 of 28 images of mixed.npz are among the run's own" in printed
+    splits = [trial_split(config, own, trial)[0] for trial in (0, 1)]
+    most = max(int((training < 20).sum()) for training in splits)
+    assert f"A network was trained on up to {most} of them" in printed
     assert "not held-out results" in printed
     assert "images of mixed.npz, 20 of 28 from the run" in table
     for text in (table, page, printed.replace("not held-out results", "")):

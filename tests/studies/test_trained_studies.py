@@ -13,9 +13,7 @@ from PIL import Image
 from small_runs import smoke
 
 import tensorprojection.studies
-from tensorprojection.cli.evaluate import evaluate
-from tensorprojection.cli.export import export
-from tensorprojection.cli.predict import predict
+from tensorprojection.cli.trained import evaluate, export, predict
 from tensorprojection.studies import trained
 from tensorprojection.studies.data.stored import open_stored
 from tensorprojection.studies.registry import STUDIES

@@ -17,13 +17,11 @@ from ..studies.errors import StudyError
 from . import cache, data, run, summary
 from .bench import bench
 from .demo import demo
-from .evaluate import evaluate
-from .export import export
-from .predict import predict
 from .report import report
 from .settings import study_command
 from .spectra import spectra
 from .terminal import OutputError, guarded, raising_once
+from .trained import evaluate, export, predict
 from .watch import watch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +14,7 @@ from ..studies.errors import StudyError
 if TYPE_CHECKING:
     from ..studies.executors.ray import RayOptions
     from ..studies.study import Study
-    from ..studies.training.job import Event
+    from ..studies.training.job import Event, Job
     from .settings import Flags
 
 MOST_JOBS = 1024
@@ -75,8 +76,7 @@ def run(study: str, /, **given: Any) -> None:
     """
     from rich.console import Console
 
-    from ..studies.executors import default_jobs
-    from ..studies.executors.local import run_jobs
+    from ..studies.executors.local import default_jobs, run_jobs
     from ..studies.executors.ray import connected
     from ..studies.registry import import_study
     from ..studies.results import RESULTS
@@ -103,9 +103,7 @@ def run(study: str, /, **given: Any) -> None:
                 cluster = stack.enter_context(connected(ray, config))
                 execute, count = cluster.run_jobs, jobs or cluster.places
             if given.get("tensorboard"):
-                events = Events(folder)
-                stack.callback(events.close)
-                watch.also = events.show
+                watch.also = event_files(folder)
             outcome = run_study(
                 known,
                 config,
@@ -157,34 +155,28 @@ def _ray(given: dict[str, Any]) -> RayOptions | None:
     return None
 
 
-class Events:
-    """Writes every epoch's numbers to ``RUN/tensorboard/MODEL/TRIAL``, for TensorBoard."""
+def event_files(run: Path) -> Callable[[Event], None]:
+    """Return a function that writes epochs to ``RUN/tensorboard/MODEL/TRIAL``, for TensorBoard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError:
+        raise StudyError(
+            "--tensorboard needs TensorBoard: pip install 'tensorprojection[tensorboard]'."
+        ) from None
 
-    def __init__(self, run: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError:
-            raise StudyError(
-                "--tensorboard needs TensorBoard: pip install 'tensorprojection[tensorboard]'."
-            ) from None
-        self.folder, self.make = run / "tensorboard", SummaryWriter
-        self.writers: dict[Path, Any] = {}
+    writers: dict[Job, Any] = {}
 
-    def show(self, event: Event) -> None:
-        """Write the event, if it is an epoch."""
+    def write(event: Event) -> None:
         row: dict[str, Any] = getattr(event, "row", {})
         if not row:
             return
-        place = self.folder / event.job.model / f"{event.job.trial + 1:03d}"
-        if place not in self.writers:
+        if (job := event.job) not in writers:
+            place = run / "tensorboard" / job.model / f"{job.trial + 1:03d}"
             # An epoch that is trained again, after a kill, takes the place of the first.
-            self.writers[place] = self.make(str(place), purge_step=row["epoch"])
+            writers[job] = SummaryWriter(str(place), purge_step=row["epoch"])  # type: ignore[no-untyped-call]
         for name, value in row.items():
             if isinstance(value, float):
-                self.writers[place].add_scalar(name, value, row["epoch"])
-        self.writers[place].flush()
+                writers[job].add_scalar(name, value, row["epoch"])
+        writers[job].flush()
 
-    def close(self) -> None:
-        """Close all event files."""
-        for writer in self.writers.values():
-            writer.close()
+    return write

@@ -26,27 +26,18 @@ def watch(
     """
     import time
 
-    from rich.console import Console
     from rich.live import Live
 
     from ..studies.errors import StudyError
 
     if seconds <= 0:
         raise StudyError(f"Expected more than 0 seconds between two looks, got {seconds:g}.")
-    console = Console(highlight=False)
     state, finished = look(folder)
-    if once or not console.is_terminal:
-        console.print(shown(folder, state))
-        if once:
-            return
-    with Live(shown(folder, state), console=console, auto_refresh=False) as live:
-        while not finished:
+    with Live(shown(folder, state), auto_refresh=False) as live:  # without a terminal: at the end
+        while not (finished or once):
             time.sleep(seconds)
-            before, (state, finished) = state, look(folder)
-            if console.is_terminal:
-                live.update(shown(folder, state), refresh=True)
-            elif state != before:
-                console.print(shown(folder, state))
+            state, finished = look(folder)
+            live.update(shown(folder, state), refresh=True)
 
 
 def look(folder: Path) -> tuple[list[dict[str, Any]], bool]:

@@ -21,8 +21,7 @@ from .data.images import ImageKind
 from .data.phantoms import chest as phantoms
 from .data.stored import Stack, open_stored
 from .errors import StudyError
-from .image_data import load_images
-from .inputs import CachedData, Progress, RunInputs
+from .inputs import CachedData, Progress, RunInputs, load_images
 from .networks.backbones import (
     BACKBONES,
     backbone,

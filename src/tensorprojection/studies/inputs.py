@@ -1,8 +1,8 @@
-"""The samples of a study, and the cached inputs of a run."""
+"""The samples of a study: images, their copies or features; and the cached inputs of a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,9 +14,10 @@ from .config import RunConfig
 from .data.augment import Copies, rows_for
 from .data.cache import checksum
 from .data.decode import Progress
-from .data.images import ImageSet
+from .data.images import ImageKind, ImageSet
+from .data.sources import CachedImages, Patients, open_images
 from .data.splits import Rows
-from .data.stored import Stack
+from .data.stored import Stack, open_stored
 from .training.seeds import trial_split
 
 __all__ = ["CachedData", "Data", "Progress", "Rows", "RunInputs"]
@@ -104,3 +105,58 @@ class RunInputs:
         folders = {n: folder for n, folder in self.folders.items() if n in ("images", "copies")}
         found = {name: checksum(folder) for name, folder in folders.items()}
         return found if self.weights is None else {**found, "weights": self.weights}
+
+
+# Images
+
+
+def load_images(
+    kind: ImageKind, config: RunConfig, progress: Progress | None = None
+) -> CachedImages:
+    """Return the images that a run's settings ask for."""
+    file = None if config.patients is None else Path(config.patients)
+    if (masks := getattr(config, "masks", None)) is not None:  # a setting of some studies
+        kind = replace(kind, mask_folder=masks)
+    return open_images(
+        kind,
+        config.data,
+        size=config.size,
+        count=config.images,
+        seed=config.seed,
+        skip_unreadable=config.skip_unreadable,
+        patients=Patients(file, config.patient_pattern),
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images ``(N, 1, H, W)`` gray or ``(N, 3, H, W)`` RGB in [0, 1], and labels or masks."""
+
+    config: RunConfig
+    images: ImageSet
+
+    def split(self, trial: int) -> tuple[Rows, Rows]:
+        return trial_split(self.config, self.images, trial)
+
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        pixels = torch.from_numpy(self.images.images[rows])
+        x = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+        return x.float().div_(255), self._targets(rows)
+
+    def _targets(self, rows: Rows) -> Tensor:
+        if self.images.labels is not None:
+            return torch.from_numpy(self.images.labels[rows])
+        assert self.images.masks is not None
+        return torch.from_numpy(self.images.masks[rows][:, None]).float()
+
+
+def prepare_images(kind: ImageKind, config: RunConfig, jobs: int, progress: Progress) -> RunInputs:
+    """Load the images; nothing else is prepared."""
+    cached = load_images(kind, config, progress)
+    return RunInputs({"images": cached.folder}, cached.source, cached.unreadable)
+
+
+def open_image_data(config: RunConfig, inputs: RunInputs) -> ImageData:
+    """Return the images as samples, in a process that trains."""
+    return ImageData(config, open_stored(inputs.folders["images"]))

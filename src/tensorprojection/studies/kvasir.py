@@ -16,8 +16,7 @@ from .data.images import ImageKind
 from .data.phantoms import polyp as phantoms
 from .data.stored import Stack, open_stored
 from .errors import StudyError
-from .image_data import load_images
-from .inputs import CachedData, Progress, Rows, RunInputs
+from .inputs import CachedData, Progress, Rows, RunInputs, load_images
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.unet import FORMS, unet
 from .study import Study

@@ -82,10 +82,6 @@ def read_network(file: Path) -> tuple[About, dict[str, Tensor]]:
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    import torch
+    from safetensors.torch import save
 
-    whole = hashlib.sha256(text.encode())
-    for name, value in sorted(tensors.items()):
-        whole.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        whole.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return whole.hexdigest()
+    return hashlib.sha256(text.encode() + save(dict(tensors))).hexdigest()

@@ -18,8 +18,7 @@ from .data.images import ImageKind
 from .data.phantoms import oct as phantoms
 from .data.stored import open_stored
 from .errors import StudyError
-from .image_data import ImageData
-from .inputs import Progress, Rows, RunInputs
+from .inputs import ImageData, Progress, Rows, RunInputs
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.layers import Repeated
 from .networks.oct_cnn import HEADS, freeze_mpca, oct_cnn

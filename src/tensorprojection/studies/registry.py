@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -136,10 +137,8 @@ def _study_in(file: Path, name: str, reference: str) -> Study[Any]:
 
 def _first_line(error: BaseException, file: Path) -> str:
     """Return the error, with the line of the user's own file that it comes from."""
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
-            place = f" in line {trace.tb_lineno}"
-        trace = trace.tb_next
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+    place = f" in line {lines[-1]}" if lines else ""
     first = (str(error).splitlines() or [""])[0].rstrip(".")
     return f"{type(error).__name__}{place}{': ' if first else ''}{first}"

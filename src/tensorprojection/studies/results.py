@@ -31,6 +31,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,26 +181,15 @@ def gather(run: Path, study: str, jobs: Iterable[tuple[int, str]]) -> pl.DataFra
     return pl.DataFrame(rows, infer_schema_length=None) if rows else None
 
 
-def add_to_table(
-    run: Path, study: str, jobs: Sequence[tuple[int, str]], done: tuple[int, str]
-) -> None:
+def add_to_table(run: Path, study: str, job: tuple[int, str]) -> None:
     """Replace the rows of one job in the table; the lines of the others are not read again."""
-    try:
+    rows = gather(run, study, [job])
+    assert rows is not None
+    with suppress(StudyError):  # missing or corrupted: it is made again at the end of the run
         there = read_table(run / RESULTS)
-    except StudyError:  # missing or corrupted: all of it is made again
-        own = gather(run, study, jobs)
-    else:
-        this = (pl.col("trial") == done[0] + 1) & (pl.col("model") == done[1])
-        rows = [there.filter(~this), gather(run, study, [done])]
-        own = pl.concat([r for r in rows if r is not None], how="diagonal_relaxed")
-        order = pl.DataFrame(
-            [(trial + 1, model, k) for k, (trial, model) in enumerate(jobs)],
-            schema={"trial": pl.Int64, "model": pl.String, "_at": pl.Int64},
-            orient="row",
-        )
-        own = own.join(order, on=["trial", "model"]).sort("_at", "epoch").drop("_at")
-    if own is not None:
-        write_results(run, own)
+        own = (pl.col("trial") == job[0] + 1) & (pl.col("model") == job[1])
+        rows = pl.concat([there.filter(~own), rows], how="diagonal_relaxed")
+    write_results(run, rows)
 
 
 def write_results(run: Path, results: pl.DataFrame) -> None:
@@ -232,47 +222,29 @@ def read_table(path: Path) -> pl.DataFrame:
 def checked_table(
     frame: pl.DataFrame, path: Path, study: str, metrics: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the table's columns of a run, with these metrics and of this study, types checked."""
-    names, whole = ("study", "model"), ("trial", "epoch")
-    columns = (*names, *whole, *metrics)
+    """Return the columns of a run with these metrics, as floats."""
+    columns = ("study", "model", "trial", "epoch", *metrics)
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
-    if frame.is_empty():
-        raise StudyError(f"Expected at least one epoch in {path}, got none.")
     optional = [name for name in frame.columns if BY_CLASS in name or name in NOT_METRICS]
-    numbers = [*metrics, *(name for name in optional if name != "code")]
-    frame = frame.select(*columns, *optional)
-    for name, dtype in frame.schema.items():
-        if name in whole and (not dtype.is_integer() or frame[name].null_count()):
-            raise StudyError(f"Expected whole numbers in the column {name} of {path}.")
-        if name in (*names, "code") and (dtype != pl.String or frame[name].null_count()):
-            raise StudyError(f"Expected names in the column {name} of {path}.")
-        if name in numbers and not (dtype.is_numeric() or dtype == pl.Null):
-            raise StudyError(f"Expected numbers in the column {name} of {path}.")
+    floats = [n for n in (*metrics, *optional) if n != "code" and n not in COUNTS]
+    numbers = pl.col(floats).cast(pl.Float64).fill_null(float("nan"))
+    return checked_study(frame.select(*columns, *optional).with_columns(numbers), path, study)
+
+
+def checked_study(frame: pl.DataFrame, path: Path, study: str) -> pl.DataFrame:
+    """Return the table; ``StudyError`` if it is of another study."""
     others = frame["study"].unique().sort().to_list()
     if others != [study]:
         raise StudyError(
             f"Expected results of the {study} study alone in {path}, as its config.toml "
-            f"says, got {', '.join(others)}."
+            f"says, got {', '.join(others) or 'none'}."
         )
-    twice = frame.filter(frame.select("model", "trial", "epoch").is_duplicated())
-    if not twice.is_empty():
-        model, trial, epoch = twice.select("model", "trial", "epoch").row(0)
-        raise StudyError(
-            f"Expected one row for each model, trial and epoch in {path}, "
-            f"got several for {model}, trial {trial}, epoch {epoch}."
-        )
-    return frame.with_columns(
-        pl.col(*whole).cast(pl.Int64),
-        pl.col([n for n in numbers if n not in COUNTS]).cast(pl.Float64).fill_null(float("nan")),
-        pl.col([n for n in numbers if n in COUNTS]).cast(pl.Int64),
-    )
+    return frame
 
 
-def restore_lines(
-    run: Path, study: str, metrics: Sequence[str], jobs: Sequence[tuple[int, str]]
-) -> None:
+def restore_lines(run: Path, study: str, jobs: Sequence[tuple[int, str]]) -> None:
     """Write the lines of an archive's jobs from its table; see Note [An archive].
 
     All of them appear at once, so that a kill leaves the archive as it was.
@@ -280,19 +252,15 @@ def restore_lines(
     path, trials, part = run / RESULTS, run / "trials", run / "trials.part"
     if trials.exists() or not path.is_file():
         return
-    table = read_table(path)
-    known = [name for name in metrics if name in table.columns]  # an archive may have fewer
-    table = checked_table(table, path, study, known)
-    for trial, model in table.select("trial", "model").unique(maintain_order=True).rows():
+    table = checked_study(read_table(path), path, study)
+    shutil.rmtree(part, ignore_errors=True)
+    for (trial, model), own in table.group_by("trial", "model", maintain_order=True):
         if (trial - 1, model) not in jobs:
             raise StudyError(
                 f"{path} has trial {trial} of {model}, which config.toml does not name. Ask for it "
                 "as well, or choose another --out."
             )
-    shutil.rmtree(part, ignore_errors=True)
-    for trial, model in jobs:
-        own = table.filter(pl.col("trial") == trial + 1, pl.col("model") == model)
-        if len(own):
-            rows = own.sort("epoch").drop("study", "trial", "model").to_dicts()
-            JobFiles.of(run, trial, model, part.name).write(rows)
+        rows = own.sort("epoch").drop("study", "trial", "model").to_dicts()
+        measured = [{n: v for n, v in row.items() if v is not None} for row in rows]
+        JobFiles.of(run, trial - 1, model, part.name).write(measured)
     part.rename(trials)

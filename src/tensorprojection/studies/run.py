@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import torch
 from filelock import FileLock, Timeout
 
-from .code_version import code_version
-from .config import CONFIG, PATHS, Began, RunConfig, checked, read_run
+from .config import CONFIG, PATHS, Began, RunConfig, checked, code_version, read_run
 from .data.stored import open_stored
 from .errors import StudyError
 from .executors.base import Executor, Task
@@ -26,7 +24,7 @@ from .executors.local import run_jobs
 from .files import write_whole
 from .inputs import RunInputs
 from .network_file import Keep
-from .registry import split_reference
+from .observed import write_samples
 from .results import (
     HELD_OUT,
     RECORD,
@@ -37,13 +35,13 @@ from .results import (
     restore_lines,
     write_results,
 )
-from .samples import write_samples
 from .study import Study
 from .training.job import Done, Event, Failed, Job
 
 # The longest time that another process may take to write the table or the settings.
 LOCK_SECONDS = 60
-PACKAGES = ("tensorprojection", "torch", "numpy", "monai", "polars", "pillow")
+LOCKS = ".locks"
+PACKAGES = ("torch", "numpy", "monai", "polars", "pillow")
 
 
 class Watcher(Protocol):
@@ -52,13 +50,8 @@ class Watcher(Protocol):
     def preparing(self, what: str, done: int, of: int, /) -> None:
         """Show how much of what all trials share has been prepared."""
 
-    def begin(
-        self, config: RunConfig, inputs: RunInputs, jobs: int, begun: Mapping[Job, int]
-    ) -> None:
+    def begin(self, epochs: int, jobs: int, begun: Mapping[Job, int]) -> None:
         """Training starts: the number of all jobs, and the epochs so far of the unfinished."""
-
-    def split(self, training: int, validation: int) -> None:
-        """Show how many samples train and how many validate, copies included."""
 
     def notice(self, text: str) -> None:
         """Show something that the user should know."""
@@ -104,15 +97,17 @@ def run(
         raise StudyError(f"Expected --trial from 1 to {config.trials}, got {trial}.")
     this = _Run(study, config, folder, watch, keep, mix_versions)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCKS).mkdir(parents=True, exist_ok=True)
         if (folder / HELD_OUT).is_file():
             raise StudyError(f"{folder} is an evaluation, not a run. Choose another --out.")
         this.agree()
-        if this.began is not None:
-            with _locked(folder):
-                restore_lines(folder, study.name, study.row_metrics, this.keys)
+        with _locked(folder):
+            if this.began is not None:
+                restore_lines(folder, study.name, this.keys)
         trials = range(this.config.trials) if trial is None else [trial - 1]
-        with _trials_locked(folder, trials):
+        with ExitStack() as locks:
+            for number in trials:
+                locks.enter_context(_locked(folder, f"trial {number + 1}"))
             return this.train(trials, count, execute)
     except MemoryError:
         raise StudyError(
@@ -132,7 +127,6 @@ class _Run:
     keep: Keep
     mix_versions: bool
     began: Began | None = None  # None if there is no run in the folder yet
-    moved: list[tuple[str, Any, Any]] = field(default_factory=list)  # paths: setting, then, now
 
     @property
     def jobs(self) -> list[Job]:
@@ -154,30 +148,24 @@ class _Run:
                 )
             return
         settings, self.began = read_run(self.folder)
-        stored = self._stored(settings)
-        was, asked = stored.as_settings(), self.config.as_settings()
+        was, now = str(settings.get("study")), self.study.reference
+        if Path(was).name != Path(now).name:  # a user's file may have moved since
+            self._refuse("study", was, now)
+        stored = checked(self.study, {**settings, "study": now}, self.folder / CONFIG)
+        then, asked = stored.as_settings(), self.config.as_settings()
         # With a schedule, all epochs depend on their number.
-        may_grow = ("trials", "models", "epochs")[: 3 if stored.schedule == "constant" else 2]
-        for name in sorted({*was, *asked} - {*may_grow, *PATHS}):
-            if was.get(name) != asked.get(name):
-                self._refuse(name, was.get(name), asked.get(name))
-        self.moved = [(n, was[n], asked[n]) for n in PATHS if n in was and was[n] != asked[n]]
+        may_differ = {"trials", "models"} | ({"epochs"} if stored.schedule == "constant" else set())
+        if self.began.inputs:  # images and weights are compared by content
+            may_differ |= set(PATHS)
+        for name in sorted({*then, *asked} - may_differ):
+            if then.get(name) != asked.get(name):
+                self._refuse(name, then.get(name), asked.get(name))
         larger = {
             "trials": max(self.config.trials, stored.trials),
             "epochs": max(self.config.epochs, stored.epochs),
             "models": tuple(dict.fromkeys((*stored.models, *self.config.models))),
         }
         self.config = self.config.model_copy(update=larger)
-
-    def _stored(self, settings: Mapping[str, Any]) -> RunConfig:
-        """Return the stored settings as this study's; a user's file may have moved since."""
-        was, now = settings.get("study"), self.study.reference
-        (file, name), (own_file, own_name) = split_reference(str(was)), split_reference(now)
-        moved = file and own_file and (file.name, name) == (own_file.name, own_name)
-        if was != now and not moved:
-            self._refuse("study", was, now)
-        stored: RunConfig = checked(self.study, {**settings, "study": now}, self.folder / CONFIG)
-        return stored
 
     def _refuse(self, name: str, was: Any, asked: Any) -> NoReturn:
         raise StudyError(
@@ -190,39 +178,38 @@ class _Run:
         study, folder, watch = self.study, self.folder, self.watch
         asked = [job for job in self.jobs if job.trial in trials]
         missing = {job: n for job in asked if (n := self._epochs(job)) < self.config.epochs}
-        if not missing and not self.moved:
+        if not missing:
             self._gather()  # a run that was killed after its last job has not
             return Outcome(folder, True, ())
-        if missing:
-            self._check_version()
+        self._check_version()
         inputs = study.prepare(self.config, count, watch.preparing)
-        training, validation = study.open(self.config, inputs).split(0)
+        training, validation, *_ = study.open(self.config, inputs).split(0)
         with _locked(folder):
             self.agree()  # another process may have begun or extended the run meanwhile
-            if missing:
-                self._check_version()
+            self._check_version()
             self._begin(inputs)
         code = code_version(study)
         add_start(folder, self.config, inputs, count, code)
         if "images" in inputs.folders:  # a user's own study may have none
             write_samples(folder, open_stored(inputs.folders["images"]))
+        watch.notice(f"Images: {inputs.source}")
+        if inputs.unreadable:
+            watch.notice(f"Left out as unreadable: {len(inputs.unreadable)} files, see {RECORD}")
+        watch.begin(self.config.epochs, len(asked), missing)
+        watch.notice(f"A trial trains on {len(training):,} and validates on {len(validation):,}.")
+        task = Task(study, self.config, inputs, folder, code, self.keep)
         failures = []
-        if missing:
-            watch.begin(self.config, inputs, len(asked), missing)
-            watch.split(len(training), len(validation))
-            task = Task(study, self.config, inputs, folder, code, self.keep)
-            for event in execute(list(missing), count, task):
-                watch.show(event)
-                if isinstance(event, Done):
-                    with _locked(folder):
-                        done = (event.job.trial, event.job.model)
-                        add_to_table(folder, study.name, self.keys, done)
-                if isinstance(event, Failed):
-                    failures.append(event)
-                    if event.stop:
-                        break
+        for event in execute(list(missing), count, task):
+            watch.show(event)
+            if isinstance(event, Done):
+                with _locked(folder):
+                    add_to_table(folder, study.name, (event.job.trial, event.job.model))
+            if isinstance(event, Failed):
+                failures.append(event)
+                if event.stop:
+                    break
         self._gather()
-        return Outcome(folder, not missing, tuple(failures))
+        return Outcome(folder, False, tuple(failures))
 
     def _epochs(self, job: Job) -> int:
         """Return the number of epochs that need not be trained again."""
@@ -252,16 +239,10 @@ class _Run:
         identity = inputs.identity()
         if self.began is None:
             self.began = Began(code_version(self.study), identity, self.keep)
-        elif not self.began.inputs:
-            for name, was, asked in self.moved:  # nothing but the path is known
-                self._refuse(name, was, asked)
-            if identity:
-                self.watch.notice("It is not known if the images are those of the run's start.")
-        elif self.began.inputs != identity:
-            where = "".join(f" ({name} = {was!r}, not {now!r})" for name, was, now in self.moved)
+        elif self.began.inputs and self.began.inputs != identity:
             raise StudyError(
                 f"{self.folder} was started with other images or weights than those that are there "
-                f"now{where}. Choose another --out."
+                "now. Choose another --out."
             )
         path, content = self.folder / CONFIG, self.config.as_toml(self.began)
         if not (path.exists() and path.read_bytes() == content):
@@ -276,12 +257,6 @@ class _Run:
 
 def add_start(run: Path, config: RunConfig, inputs: RunInputs, jobs: int, code: str) -> None:
     """Add a start of the run to its log, so that the run can be repeated."""
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     start = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -290,7 +265,10 @@ def add_start(run: Path, config: RunConfig, inputs: RunInputs, jobs: int, code: 
         "images": inputs.source,
         "unreadable": {"count": len(inputs.unreadable), "files": list(inputs.unreadable)},
         "code": code,
-        "versions": versions,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in PACKAGES},
+        },
         "machine": {
             "system": platform.platform(),
             "processor": platform.machine(),
@@ -301,39 +279,18 @@ def add_start(run: Path, config: RunConfig, inputs: RunInputs, jobs: int, code: 
     append_line(run / RECORD, start)
 
 
-# Locks: one for each trial, and one for the files that all trials share
-
-
 @contextmanager
-def _trials_locked(folder: Path, trials: Sequence[int]) -> Iterator[None]:
-    """Hold the locks of these trials; ``StudyError`` names the process that has one of them."""
-    locks = folder / ".locks"
-    locks.mkdir(exist_ok=True)
-    with ExitStack() as held:
-        for trial in trials:
-            owner = locks / f"{trial + 1:03d}.owner"
-            try:
-                held.enter_context(FileLock(locks / f"{trial + 1:03d}.lock", timeout=0))
-            except Timeout:
-                who = owner.read_text(errors="replace") if owner.exists() else "another process"
-                raise StudyError(
-                    f"Trial {trial + 1} of {folder} is in use by {who}. Wait for it, or choose "
-                    "another --out."
-                ) from None
-            owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")
-            held.callback(owner.unlink, missing_ok=True)
-        yield
+def _locked(folder: Path, what: str = "table") -> Iterator[None]:
+    """Hold the lock of a trial, or that of the files that all trials share while they are written.
 
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of the settings and the table, for as long as it takes to write them."""
-    (folder / ".locks").mkdir(exist_ok=True)
+    ``StudyError`` if another process has it.
+    """
     try:
-        with FileLock(folder / ".locks" / "table.lock", timeout=LOCK_SECONDS):
+        seconds = LOCK_SECONDS if what == "table" else 0
+        with FileLock(folder / LOCKS / f"{what.replace(' ', '-')}.lock", timeout=seconds):
             yield
     except Timeout:
         raise StudyError(
-            f"Another process has held the lock of {folder} for {LOCK_SECONDS} s. End it, and run "
-            "the same command again."
+            f"The {what} of {folder} is in use by another process. Wait for it, or choose another "
+            "--out."
         ) from None

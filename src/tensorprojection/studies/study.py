@@ -15,8 +15,7 @@ from .claims import Claim
 from .config import C, RunConfig
 from .data.images import ImageKind
 from .errors import StudyError
-from .image_data import open_image_data, prepare_images
-from .inputs import Data, Progress, RunInputs
+from .inputs import Data, Progress, RunInputs, open_image_data, prepare_images
 from .networks.layer_rows import ModelTable, tables_of
 from .training.metrics import (
     CLASSIFICATION,

@@ -8,8 +8,7 @@ import io
 import logging
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,20 +28,18 @@ from tensorprojection import (
     fold_projections,
 )
 
-from .code_version import STUDY
-from .config import PATHS, RunConfig, own_settings
+from .config import PATHS, STUDY, RunConfig, own_settings
 from .data.decode import UnreadableError, fit, open_image, read_regular
 from .data.images import ImageSet
 from .data.sources import open_images
 from .data.stored import open_stored
 from .errors import StudyError
 from .files import write_whole
-from .image_data import ImageData, load_images
-from .inputs import Rows
+from .inputs import ImageData, load_images
 from .network_file import About, read_network, score
+from .observed import write_samples
 from .registry import config_of, find_study, read_config
 from .results import HELD_OUT, JobFiles, write_results
-from .samples import write_samples
 from .study import Study
 from .training.observer import Observer
 from .training.train import computed, output_of
@@ -190,12 +187,11 @@ def check_new(to: Path, suffixes: Sequence[str] = ()) -> None:
 
 
 def export(trained: Trained, to: Path) -> float:
-    """Write the network, folded, with its preprocessing; return the largest difference.
+    """Write the network, folded, with its preprocessing, to a new file; return the largest error.
 
     It must agree with the original on validation images of its own trial, to ``TOLERANCE`` of the
     largest output.
     """
-    check_new(to, SUFFIXES)
     x = pixels(_validation_images(trained)[:MOST_CHECKED])
     expected = in_batches(trained.from_pixels(), x)
     network, preprocess = trained.network, trained.study.preprocess(trained.config).eval()
@@ -205,7 +201,8 @@ def export(trained: Trained, to: Path) -> float:
     deployed = nn.Sequential(preprocess, network).eval()
     part = to.with_name(f".{secrets.token_hex(8)}{to.suffix}")
     try:
-        with _quiet():
+        with warnings.catch_warnings():  # of the exporters, about themselves
+            warnings.simplefilter("ignore")
             write = _write_onnx if to.suffix == ".onnx" else _write_pt2
             written = write(_program(deployed, x[:2]), part, Record.of(trained).model_dump_json())
         difference = float((in_batches(written, x) - expected).abs().max())
@@ -225,7 +222,7 @@ def _validation_images(trained: Trained) -> NDArray[np.uint8]:
     inputs = study.prepare(config, 1, lambda what, done, of: None)
     if "images" not in inputs.folders:
         raise StudyError(f"The {study.name} study has no images to check an export on.")
-    _, validation = study.open(config, inputs).split(trained.about.trial - 1)
+    _, validation, *_ = study.open(config, inputs).split(trained.about.trial - 1)
     images: NDArray[np.uint8] = open_stored(inputs.folders["images"]).images[validation]
     return images
 
@@ -242,20 +239,6 @@ def _program(network: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
     return program
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporters' messages about themselves and about optional packages."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-
-
 def _write_pt2(program: torch.export.ExportedProgram, path: Path, record: str) -> Network:
     torch.export.save(program, path, extra_files={f"{KEY}.json": record})
     return torch.export.load(path).module()  # its own file, written just now
@@ -270,6 +253,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, record: str) 
         raise StudyError(
             f"An .onnx file needs {error.name}: pip install onnx onnxruntime onnxscript."
         ) from None
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # not about optional packages
     written = torch.onnx.export(program, dynamo=True, verbose=False)
     assert written is not None
     model = written.model_proto
@@ -398,30 +382,20 @@ def as_csv(record: Record, found: Sequence[Prediction]) -> str:
     return buffer.getvalue()
 
 
-def write_masks(found: Sequence[Prediction], folder: Path) -> list[Path]:
+def write_masks(found: Sequence[Prediction], folder: Path) -> None:
     """Write each mask as ``NAME_mask.png``; refuse to replace a file."""
     targets = [folder / f"{p.file.stem}_mask.png" for p in found]
-    repeated = {path for path in targets if targets.count(path) > 1}
-    if taken := [path for path in targets if path.exists() or path in repeated]:
-        why = "two images would have it" if taken[0] in repeated else "it is there already"
-        raise StudyError(f"Could not write {taken[0]}: {why}. Choose another folder for masks.")
+    for k, target in enumerate(targets):
+        if target.exists() or target in targets[:k]:
+            why = "it is there already" if target.exists() else "two images would have it"
+            raise StudyError(f"Could not write {target}: {why}. Choose another folder for masks.")
     folder.mkdir(parents=True, exist_ok=True)
     for prediction, target in zip(found, targets, strict=True):
         assert prediction.mask is not None
-        buffer = io.BytesIO()
-        prediction.mask.save(buffer, "PNG")
-        write_whole(target, buffer.getvalue())
-    return targets
+        prediction.mask.save(target, "PNG")
 
 
 # Evaluating
-
-
-class EvaluationData(ImageData):
-    """Images to measure networks on: none trains, all validate."""
-
-    def split(self, trial: int) -> tuple[Rows, Rows]:
-        return np.arange(0), np.arange(len(self.images))
 
 
 def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) -> tuple[str, ...]:
@@ -449,7 +423,7 @@ def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) ->
         )
     # Only predictions are observed: the layers are those of the run's own page.
     observers = [Observer(nn.Identity()) for _ in networks]
-    measured_on = EvaluationData(config, images)
+    measured_on = ImageData(config, images)
     measured = _measure(networks, observers, measured_on)
     title, notices = _seen(study, config, images, data.name)
     out.mkdir(parents=True)
@@ -485,14 +459,20 @@ def _seen(
             f"The images of the run are not there, so it is unknown if {name} has some of them: "
             f"{error}",
         )
-    known = {_digest(image) for image in of_run.images}
-    seen = sum(_digest(image) in known for image in images.images)
-    if not seen:
+    known = {_digest(image): row for row, image in enumerate(of_run.images)}
+    rows = [known[digest] for image in images.images if (digest := _digest(image)) in known]
+    if not rows:
         return f"held-out images of {name}", ()
-    count = f"{seen:,} of {len(images):,}"
+    data = study.open(config, study.prepare(config, 1, lambda what, done, of: None))
+    most = 0
+    for trial in range(config.trials):
+        _, *measured = data.split(trial)  # the others train
+        most = max(most, int((~np.isin(rows, np.concatenate(measured))).sum()))
+    count = f"{len(rows):,} of {len(images):,}"
     return f"images of {name}, {count} from the run", (
-        f"{count} images of {name} are among the run's own, which trained the networks or chose "
-        "their epochs: these results are not held-out results.",
+        f"{count} images of {name} are among the run's own. A network was trained on up to "
+        f"{most:,} of them; the others may have chosen its epoch: these results are not held-out "
+        "results.",
     )
 
 
@@ -501,7 +481,7 @@ def _digest(image: NDArray[np.uint8]) -> bytes:
 
 
 def _measure(
-    networks: list[Trained], observers: list[Observer], data: EvaluationData
+    networks: list[Trained], observers: list[Observer], data: ImageData
 ) -> list[dict[str, float]]:
     """Measure all networks at once, as their preprocessing may take longer than they do."""
     study, config = networks[0].study, networks[0].config

@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from small_runs import carry_out, carry_out_here, results, smoke
+from small_runs import carry_out, carry_out_here, results, smoke, train_here
 
-from tensorprojection.studies.code_version import code_version
+from tensorprojection.studies.config import code_version
 from tensorprojection.studies.executors.base import JobTrainer, Task
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import JobFiles
@@ -51,7 +51,7 @@ def test_one_job_killed_many_times(job, tmp_path):
 
     def run(folder):
         trainer = JobTrainer(Task(*task, tmp_path / folder, code_version(), "best"))
-        assert trainer(what, lambda event: None) == Done(what)
+        assert train_here(trainer, what) == Done(what)
 
     run("whole")  # here, which imports what is imported late: no child spends its life on that
     started = time.monotonic()
@@ -152,8 +152,8 @@ def test_four_trials_by_four_processes_one_of_them_killed(tmp_path):
     processes[3].send_signal(signal.SIGSTOP)  # so that it does not end before the second asks
     again = start(3)
     assert again.wait() == 2
-    assert "tpl: Trial 3 of" in text(3)
-    assert "is in use by process" in text(3)
+    assert text(3).startswith("tpl: The trial 3 of ")
+    assert "is in use by another process" in text(3)
     processes[3].kill()
     assert processes[3].wait() == -signal.SIGKILL, text(3)
     for trial in (1, 2, 4):
@@ -180,9 +180,10 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_there(tmp_path):
     environment = {name: value for name, value in os.environ.items() if "COV" not in name}
     options = {"capture_output": True, "text": True, "timeout": 120, "env": environment}
     done = subprocess.run(command, preexec_fn=limit, **options)
-    assert done.returncode == 1
-    assert "could not read or write" in done.stdout
-    assert "File too large" in done.stdout
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"tpl: Could not read or write {tmp_path}")
+    assert line.endswith(": File too large.")
     assert "Traceback" not in done.stdout + done.stderr
     assert results(tmp_path).equals(before)
     assert not list(tmp_path.rglob("*.part"))

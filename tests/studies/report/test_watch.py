@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 from synthetic_runs import synthetic_run
 
-from tensorprojection.cli.run import Events
+from tensorprojection.cli.run import event_files
 from tensorprojection.cli.watch import look, shown
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.training.job import Epoch, Job
@@ -35,10 +35,9 @@ def test_a_run_under_way_is_seen_by_its_files(tmp_path):
 def test_event_files_have_every_number_of_every_epoch(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     rows = [{"epoch": k, "loss": 1 / k, "seconds": 2.0, "code": "1"} for k in (1, 2)]
-    events = Events(tmp_path)
+    write = event_files(tmp_path)
     for row in rows:
-        events.show(Epoch(Job(0, "tpl1"), row))
-    events.close()
+        write(Epoch(Job(0, "tpl1"), row))
     found = reader.EventAccumulator(str(tmp_path / "tensorboard/tpl1/001"))
     found.Reload()
     assert [(e.step, e.value) for e in found.Scalars("loss")] == [(1, 1.0), (2, 0.5)]

@@ -10,8 +10,7 @@ import torch
 from sklearn.metrics import f1_score
 from torch.nn import functional
 
-from tensorprojection.studies.code_version import code_version
-from tensorprojection.studies.config import resolve
+from tensorprojection.studies.config import code_version, resolve
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks.backbones import backbone, features_of
 from tensorprojection.studies.observed import read_observed

@@ -1,8 +1,11 @@
-"""The parts that all executors share: their arguments, retries, and the training of a job.
+"""The parts that all executors share: their arguments, retries, saving, and the training of a job.
 
 An executor is a function ``run_jobs(jobs, count, task)`` that trains the jobs, up to ``count`` of
 them at once, and yields events as they happen. Every job ends with :class:`Done` or
 :class:`Failed`. Closing the generator stops the training; what was saved stays.
+
+The processes that train write nothing: they send every epoch with its checkpoint, and the run saves
+it. So any of them may die at any time, and the job continues from the last epoch that was saved.
 """
 
 from __future__ import annotations
@@ -18,8 +21,7 @@ import torch
 
 from tensorprojection.errors import ProjectionError
 
-from ..code_version import code_version
-from ..config import RunConfig
+from ..config import RunConfig, code_version
 from ..data.stored import open_stored
 from ..errors import StudyError
 from ..inputs import Data, RunInputs
@@ -28,7 +30,7 @@ from ..registry import config_of, import_study
 from ..results import JobFiles
 from ..study import Study
 from ..training.checkpoint import JobState, resume
-from ..training.job import Done, Emit, Epoch, Event, Failed, Job, Notice, Restarted, Step
+from ..training.job import Done, Emit, Epoch, Event, Failed, Job, Restarted
 from ..training.train import train
 
 # A job that ends its process this often without finishing an epoch is given up.
@@ -50,6 +52,12 @@ class Task:
         """Return the paths of the job's files."""
         return JobFiles.of(self.run, job.trial, job.model)
 
+    def save(self, event: Epoch) -> Epoch:
+        """Save what the event has to be saved, and return it without."""
+        if event.saved is not None:
+            self.files(event.job).save(event.row, event.saved)
+        return replace(event, saved=None)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # By its settings, as the classes of study and settings may be in a user's file.
         return _task, (self.config.as_settings(), self.inputs, self.run, self.code, self.keep)
@@ -60,10 +68,7 @@ def _task(settings: dict[str, Any], *others: Any) -> Task:
     return Task(study, config_of(settings), *others)
 
 
-class Executor(Protocol):
-    """Trains jobs, and yields what happens."""
-
-    def __call__(self, jobs: Sequence[Job], count: int, task: Task, /) -> Iterator[Event]: ...
+Executor = Callable[[Sequence[Job], int, Task], Iterator[Event]]
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ class Lost:
 class Pool(Protocol):
     """Processes that train, here or elsewhere."""
 
-    def submit(self, job: Job) -> None:
-        """Begin to train the job, in an idle process or a new one."""
+    def submit(self, job: Job, state: JobState) -> None:
+        """Begin to train the job from that state on, in an idle process or a new one."""
 
     def receive(self) -> Sequence[Event | Lost]:
         """Wait for events, and return them."""
@@ -88,18 +93,21 @@ class Pool(Protocol):
         """End all processes."""
 
 
-def run_pool(pool: Pool, jobs: Sequence[Job], count: int) -> Iterator[Event]:
-    """Train the jobs in the pool; a job whose process is killed is given to another."""
+def run_pool(pool: Pool, jobs: Sequence[Job], count: int, task: Task) -> Iterator[Event]:
+    """Train the jobs in the pool, and save their epochs; a job that is lost is submitted again."""
     waiting, active, deaths = deque(jobs), set[Job](), Counter[Job]()
     try:
         while waiting or active:
             while waiting and len(active) < count:
                 job = waiting.popleft()
+                state, notices = resume(job, task.files(job))
+                yield from notices
                 active.add(job)
-                pool.submit(job)
+                pool.submit(job, state)
             for event in pool.receive():
                 job = event.job
                 if isinstance(event, Epoch):
+                    event = task.save(event)
                     deaths.pop(job, None)
                 elif isinstance(event, Done | Failed | Lost):
                     active.discard(job)
@@ -126,37 +134,14 @@ def _given_up(lost: Lost) -> Failed:
 
 
 class JobTrainer:
-    """Trains jobs in the calling process, each to its end or its error.
+    """Trains jobs in the calling process, each to its end or its error."""
 
-    ``before_save`` is called before anything is written.
-    """
-
-    def __init__(self, task: Task, before_save: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, task: Task) -> None:
         torch.set_num_threads(task.config.threads)
-        self.task, self.before_save = task, before_save
+        self.task = task
         self.data: Data | None = None
 
-    def __call__(self, job: Job, emit: Emit) -> Done | Failed:
-        """Train the job from its files on, and save every epoch there."""
-        files = self.task.files(job)
-
-        def save(event: Step | Epoch | Notice) -> None:
-            if isinstance(event, Epoch) and event.saved is not None:
-                self.before_save()
-                files.save(event.row, event.saved)
-                event = replace(event, saved=None)
-            emit(event)
-
-        self.before_save()
-        try:
-            state, notices = resume(job, files)
-        except OSError as error:
-            return self._unwritable(job, error)
-        for notice in notices:
-            emit(notice)
-        return self.train(job, state, save)
-
-    def train(self, job: Job, state: JobState, emit: Emit) -> Done | Failed:
+    def __call__(self, job: Job, state: JobState, emit: Emit) -> Done | Failed:
         """Train the job from this state on; ``emit`` is called with its events."""
         task = self.task
         now = code_version(task.study)
@@ -168,35 +153,21 @@ class JobTrainer:
             return Failed(job, why, stop=True)
         try:
             self.data = self.data or task.study.open(task.config, task.inputs)
-            names = self._class_names()
+            names = task.study.images.class_names
+            if "images" in task.inputs.folders:  # a file may have its own order
+                names = open_stored(task.inputs.folders["images"]).class_names
             train(job, task.study, task.config, self.data, emit, state, task.keep, names)
         except (StudyError, ProjectionError) as error:
             return Failed(job, str(error))
         except OSError as error:
-            return self._unwritable(job, error)
+            where = f" {error.filename}" if error.filename else ""
+            return Failed(job, f"could not read{where}: {error.strerror or error}.", stop=True)
         except SystemExit as error:
             return Failed(job, f"the study's code has called sys.exit({error.code!r}).")
         except Exception as error:
-            return Failed(job, _too_little_memory(error) or traceback.format_exc())
+            lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
+            if lacks or "allocate memory" in str(error):  # torch's own on a CPU: a RuntimeError
+                why = "it needs more memory than there is. Run again with a smaller --batch or "
+                return Failed(job, f"{why}--size, or fewer --jobs: what was computed is saved.")
+            return Failed(job, traceback.format_exc())
         return Done(job)
-
-    def _unwritable(self, job: Job, error: OSError) -> Failed:
-        where = error.filename or self.task.run
-        return Failed(job, f"could not read or write {where}: {error.strerror}.", stop=True)
-
-    def _class_names(self) -> tuple[str, ...]:
-        """Return those of the images, whose file may have its own order."""
-        if "images" not in self.task.inputs.folders:
-            return self.task.study.images.class_names
-        return open_stored(self.task.inputs.folders["images"]).class_names
-
-
-def _too_little_memory(error: Exception) -> str | None:
-    """Return what to do if the error is one of memory."""
-    lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    if not (lacks or "allocate memory" in str(error)):  # torch's own on a CPU is a RuntimeError
-        return None
-    return (
-        "it needs more memory than there is. Run again with a smaller --batch or --size, or "
-        "fewer --jobs: what was computed is saved."
-    )

@@ -1,10 +1,8 @@
 """Jobs on a Ray cluster: one actor for each job.
 
-The run itself writes its folder. It starts the driver, a process that talks to Ray: Ray waits for
-minutes for an address that does not answer, and ends the process that is connected to it when its
-own processes are killed. Actors train, write nothing, and send every epoch back with its
-checkpoint. So an actor, a node, the driver or the run may die at any time: the job continues from
-the last epoch that the run has saved.
+The run starts the driver, a process that talks to Ray: Ray waits for minutes for an address that
+does not answer, and ends the process that is connected to it when its own processes are killed. An
+actor, a node, the driver or the run may die at any time.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -27,10 +25,10 @@ from typing import Any
 from ..config import RunConfig
 from ..data.stored import content_of, receive
 from ..errors import StudyError
-from ..processes import end_with_parent, memory_settings, start_process
-from ..training.checkpoint import JobState, resume
-from ..training.job import Done, Epoch, Event, Failed, Job, Notice, Step
+from ..training.checkpoint import JobState
+from ..training.job import Done, Event, Failed, Job, Notice, Step
 from .base import JobTrainer, Lost, Task, run_pool
+from .local import end_with_parent, memory_settings, start_process
 
 CONNECT_SECONDS = 120.0  # for the cluster to start or to answer
 PLACE_SECONDS = 30.0  # without any job in training, until the cluster is checked again
@@ -77,7 +75,7 @@ class Cluster:
     places: int
 
     def run_jobs(self, jobs: Sequence[Job], count: int, task: Task) -> Iterator[Event]:
-        return run_pool(_Pool(self.link, task), jobs, count)
+        return run_pool(_Pool(self.link, task), jobs, count, task)
 
 
 @contextmanager
@@ -108,12 +106,11 @@ def connected(options: RayOptions, config: RunConfig) -> Iterator[Cluster]:
 
 
 class _Pool:
-    """Hands jobs to the driver, and saves what comes back."""
+    """Hands jobs to the driver."""
 
     def __init__(self, link: Connection, task: Task) -> None:
-        self.link, self.task = link, task
+        self.link = link
         self.active: dict[Job, None] = {}
-        self.notices: list[Event | Lost] = []
         # A thread sends: with large messages both ways, both ends would wait for each other.
         self.outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.outbox.put(task)
@@ -124,25 +121,17 @@ class _Pool:
             while True:
                 self.link.send(self.outbox.get())
 
-    def submit(self, job: Job) -> None:
-        state, notices = resume(job, self.task.files(job))
-        self.notices += notices
+    def submit(self, job: Job, state: JobState) -> None:
         self.active[job] = None
         self.outbox.put((job, state))
 
     def receive(self) -> list[Event | Lost]:
-        if self.notices:
-            notices, self.notices = self.notices, []
-            return notices
         try:
             event: Event | Lost = self.link.recv()
         except (EOFError, OSError):
             how = "the connection to Ray has ended: its processes here were killed"
             return [Lost(next(iter(self.active)), how, fatal=True)]
-        if isinstance(event, Epoch) and event.saved is not None:
-            self.task.files(event.job).save(event.row, event.saved)
-            event = replace(event, saved=None)
-        elif isinstance(event, Done | Failed | Lost):
+        if isinstance(event, Done | Failed | Lost):
             self.active.pop(event.job, None)
         return [event]
 
@@ -292,7 +281,7 @@ class Trainer:
             for folder, arrays in self.sent.items():
                 receive(folder, {name: ray.get(array) for name, array in arrays.items()})
             trainer = JobTrainer(self.task)  # here: torch's number of threads is a thread's own
-            self.events.put(trainer.train(job, state, self.events.put))
+            self.events.put(trainer(job, state, self.events.put))
         except Exception:  # otherwise the driver would wait forever
             self.events.put(Failed(job, traceback.format_exc()))
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ..config import PHANTOMS, RunConfig
 from ..config import read_run as read_config
 from ..errors import NotImportedError, StudyError
-from ..observed import Observed, read_observed
+from ..observed import Observed, Samples, read_observed, read_samples
 from ..registry import config_of, find_study
 from ..results import (
     BY_CLASS,
@@ -34,7 +34,6 @@ from ..results import (
     read_starts,
     read_table,
 )
-from ..samples import Samples, read_samples
 from ..study import Study
 from ..training.metrics import TRAIN_LOSS, Metric, metric_by_name
 from .statistics import Comparison, Floats, compare

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..code_version import code_version
-from ..config import RunConfig
+from ..config import RunConfig, code_version
 from ..errors import StudyError
 from ..inputs import Data, Rows
 from ..network_file import About, Keep, encode_network, score

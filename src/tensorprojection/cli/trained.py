@@ -1,4 +1,4 @@
-"""``tpl predict``: classes or masks of image files."""
+"""``tpl export``, ``tpl predict`` and ``tpl evaluate``: the networks that a run has saved."""
 
 from __future__ import annotations
 
@@ -9,6 +9,37 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from .settings import OwnStudy, TrialNumber, own_study
+
+
+def export(
+    folder: Annotated[Path, Parameter(help="The folder of a run.")],
+    /,
+    *,
+    model: Annotated[str, Parameter(help="Which of its networks.")],
+    to: Annotated[Path, Parameter(help="The file: model.onnx or model.pt2.")],
+    trial: TrialNumber = "best",
+    study: OwnStudy = None,
+) -> None:
+    """Write a network for use without tensorprojection: pixels in, logits out.
+
+    The projections are folded, so there is no decomposition in the file. The preprocessing is part
+    of it. Before it is written, it is compared with the original on validation images.
+    """
+    from rich.console import Console
+
+    from ..studies.trained import SUFFIXES, check_new, load_network
+    from ..studies.trained import export as write
+
+    check_new(to, SUFFIXES)
+    trained = load_network(folder, model, trial, own_study(study))
+    difference = write(trained, to)
+    about = trained.about
+    Console(highlight=False).print(
+        f"{to}: {about.model} of trial {about.trial}, epoch {about.epoch}; differs from the "
+        f"original by {difference:.1e} at most on validation images.",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def predict(
@@ -57,8 +88,8 @@ def predict(
     found, without = trained.predict(run, record, files)
     console = Console(highlight=False)
     if record.masks:
-        targets = trained.write_masks(found, out)
-        console.print(f"{len(targets)} masks in {out}.", soft_wrap=True, markup=False)
+        trained.write_masks(found, out)
+        console.print(f"{len(found)} masks in {out}.", soft_wrap=True, markup=False)
     elif found:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in ("file", "class", "probability"):
@@ -76,3 +107,28 @@ def predict(
         print(f"tpl: {file} {why}.", file=sys.stderr)
     if without:
         sys.exit(1)
+
+
+def evaluate(
+    folder: Annotated[Path, Parameter(help="The folder of a run.")],
+    /,
+    *,
+    data: Annotated[Path, Parameter(help="Images, as tpl run takes them: a folder, .npz, …")],
+    out: Annotated[
+        Path | None,
+        Parameter(help="The results' folder; evaluated-NAME in the run's folder by default."),
+    ] = None,
+    study: OwnStudy = None,
+) -> None:
+    """Measure all saved networks on other images, paired by trial: a table and a page.
+
+    Images that are among the run's own are counted: results on them are not held-out results.
+    """
+    from ..studies.trained import evaluate as measure
+    from .report import report
+
+    where = folder / f"evaluated-{data.stem}" if out is None else out
+    notices = measure(folder, data.resolve(), where, own_study(study))
+    report(where)
+    for notice in notices:
+        print(f"Note: {notice}")
