@@ -12,7 +12,7 @@ from .config import RunConfig
 from .data.images import ImageKind, ImageSet
 from .data.sources import CachedImages, Patients, open_images
 from .data.stored import open_stored
-from .inputs import Progress, Rows, RunInputs
+from .inputs import Progress, Rows, RunInputs, Split
 from .training.seeds import trial_split
 
 
@@ -42,7 +42,7 @@ class ImageData:
     config: RunConfig
     images: ImageSet
 
-    def split(self, trial: int) -> tuple[Rows, Rows]:
+    def split(self, trial: int) -> Split:
         return trial_split(self.config, self.images, trial)
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,10 @@ MARK, ZEROS = b"sha256:", 64 * b"0"
 COUNTS = ("train_images", "validation_images")
 # An epoch: its number, its metrics, and these columns: its seconds, the counts, the code's version.
 NOT_METRICS = ("seconds", *COUNTS, "code")
+# Before the names of metrics on the test set. Only epochs with the lowest validation loss so far
+# have them. TEST_IMAGES is the number of originals there.
+TEST = "test_"
+TEST_IMAGES = "test_images"
 BY_CLASS = ": "  # in the name of a column: the metric, and the class that it is of
 EpochRow = dict[str, Any]
 
@@ -233,14 +237,19 @@ def checked_table(
     frame: pl.DataFrame, path: Path, study: str, metrics: Sequence[str]
 ) -> pl.DataFrame:
     """Return the table's columns of a run, with these metrics and of this study, types checked."""
-    names, whole = ("study", "model"), ("trial", "epoch")
+    names, whole, counts = ("study", "model"), ("trial", "epoch"), (*COUNTS, TEST_IMAGES)
     columns = (*names, *whole, *metrics)
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
     if frame.is_empty():
         raise StudyError(f"Expected at least one epoch in {path}, got none.")
-    optional = [name for name in frame.columns if BY_CLASS in name or name in NOT_METRICS]
+    optional = [
+        name
+        for name in frame.columns
+        if name not in columns
+        and (BY_CLASS in name or name in NOT_METRICS or name.startswith(TEST))
+    ]
     numbers = [*metrics, *(name for name in optional if name != "code")]
     frame = frame.select(*columns, *optional)
     for name, dtype in frame.schema.items():
@@ -265,8 +274,8 @@ def checked_table(
         )
     return frame.with_columns(
         pl.col(*whole).cast(pl.Int64),
-        pl.col([n for n in numbers if n not in COUNTS]).cast(pl.Float64).fill_null(float("nan")),
-        pl.col([n for n in numbers if n in COUNTS]).cast(pl.Int64),
+        pl.col([n for n in numbers if n not in counts]).cast(pl.Float64).fill_null(float("nan")),
+        pl.col([n for n in numbers if n in counts]).cast(pl.Int64),
     )
 
 
@@ -293,6 +302,12 @@ def restore_lines(
     for trial, model in jobs:
         own = table.filter(pl.col("trial") == trial + 1, pl.col("model") == model)
         if len(own):
-            rows = own.sort("epoch").drop("study", "trial", "model").to_dicts()
+            found = own.sort("epoch").drop("study", "trial", "model").to_dicts()
+            rows = [{n: v for n, v in row.items() if not _unmeasured(n, v)} for row in found]
             JobFiles.of(run, trial, model, part.name).write(rows)
     part.rename(trials)
+
+
+def _unmeasured(name: str, value: Any) -> bool:
+    """Return True for a metric of the test set in the row of an epoch that was not measured."""
+    return name.startswith(TEST) and (value is None or value != value)

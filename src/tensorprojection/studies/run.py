@@ -196,7 +196,7 @@ class _Run:
         if missing:
             self._check_version()
         inputs = study.prepare(self.config, count, watch.preparing)
-        training, validation = study.open(self.config, inputs).split(0)
+        training, validation, *_ = study.open(self.config, inputs).split(0)
         with _locked(folder):
             self.agree()  # another process may have begun or extended the run meanwhile
             if missing:

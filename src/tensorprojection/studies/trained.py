@@ -38,7 +38,7 @@ from .data.stored import open_stored
 from .errors import StudyError
 from .files import write_whole
 from .image_data import ImageData, load_images
-from .inputs import Rows
+from .inputs import Split
 from .network_file import About, read_network, score
 from .registry import config_of, find_study, read_config
 from .results import HELD_OUT, JobFiles, write_results
@@ -114,10 +114,10 @@ def _rebuilt(about: About, state: dict[str, Tensor], file: Path, own: Study[Any]
                 f"{file} was trained with other code than {study.reference} has now (sha256 "
                 f"{then or 'unknown'}, now {now}). Name the file as it was then."
             )
-    if about.model not in study.models:
-        raise StudyError(
-            f"Expected a network of {', '.join(study.models)} in {file}, got {about.model}."
-        )
+    try:
+        study.title_of(about.model)
+    except StudyError as error:
+        raise StudyError(f"{file}: {error}") from None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(0)
         channels = 1 if study.images.mode == "L" else 3
@@ -225,7 +225,7 @@ def _validation_images(trained: Trained) -> NDArray[np.uint8]:
     inputs = study.prepare(config, 1, lambda what, done, of: None)
     if "images" not in inputs.folders:
         raise StudyError(f"The {study.name} study has no images to check an export on.")
-    _, validation = study.open(config, inputs).split(trained.about.trial - 1)
+    _, validation, *_ = study.open(config, inputs).split(trained.about.trial - 1)
     images: NDArray[np.uint8] = open_stored(inputs.folders["images"]).images[validation]
     return images
 
@@ -420,8 +420,8 @@ def write_masks(found: Sequence[Prediction], folder: Path) -> list[Path]:
 class EvaluationData(ImageData):
     """Images to measure networks on: none trains, all validate."""
 
-    def split(self, trial: int) -> tuple[Rows, Rows]:
-        return np.arange(0), np.arange(len(self.images))
+    def split(self, trial: int) -> Split:
+        return Split(np.arange(0), np.arange(len(self.images)))
 
 
 def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) -> tuple[str, ...]:
