@@ -79,7 +79,7 @@ def main() -> None:
             started = time.perf_counter()
             features_of(network, some)
             features.append((time.perf_counter() - started) / len(some))
-    training, validation = data.split(0)
+    training, validation, _ = data.split(0)
     images = len(training) + len(validation)
     every = len(data.features)
     head = sum(median(np.diff(times)) for times in ends.values())  # an epoch of both models

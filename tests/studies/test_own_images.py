@@ -117,7 +117,8 @@ def test_parts_above_the_classes(tmp_path, picture, parts):
     study = images_study(kind)
     flags = {"data": str(tmp_path / "up"), "split": "as-shipped"}
     config = resolve(study, "smoke", None, flags)
-    training, validation = study.open(config, study.prepare(config, 1, lambda *_: None)).split(0)
+    rows = study.open(config, study.prepare(config, 1, lambda *_: None)).split(0)
+    training, validation = rows.train, rows.validation
     assert (len(training), len(validation)) == (6, 6 * (len(parts) - 1))
 
 

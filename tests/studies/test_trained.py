@@ -119,7 +119,7 @@ def test_what_is_observed_of_a_projection_is_what_it_does(tmp_path):
     data = study.open(config, study.prepare(config, 1, lambda *_: None))
     seen = read_observed(JobFiles.of(tmp_path / "run", 0, "tpl1").observed)
     network = trained.load_network(tmp_path / "run", "tpl1").network
-    _, validation = data.split(0)
+    _, validation, _ = data.split(0)
     with torch.no_grad():
         x = network[: list(dict(network.named_children())).index("projection4")](
             data.batch(validation)[0]

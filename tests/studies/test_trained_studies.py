@@ -40,7 +40,7 @@ class Kept:
         self.folder = where / "run"
         inputs = known.prepare(self.config, 1, lambda *told: None)
         data = known.open(self.config, inputs)
-        _, validation = data.split(0)
+        _, validation, _ = data.split(0)
         self.rows = validation[:5]
         self.x, self.y = data.batch(self.rows)  # as training sees them
         self.images = np.asarray(open_stored(inputs.folders["images"]).images[self.rows])

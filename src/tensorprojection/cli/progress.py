@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rich.table import Column
 
 from ..studies.inputs import Progress as Making
-from ..studies.results import BY_CLASS, NOT_METRICS, EpochRow
+from ..studies.results import BY_CLASS, NOT_METRICS, TEST, EpochRow
 from ..studies.training.job import Done, Epoch, Event, Job, Notice, Restarted, Step
 
 SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
@@ -89,7 +89,8 @@ class Watch:
 
     def _metrics(self, job: Job) -> str:
         row = self.rows.get(job, {})
-        shown = [name for name in row if name not in HIDDEN and BY_CLASS not in name]
+        hidden = [n for n in row if n in HIDDEN or BY_CLASS in n or n.startswith(TEST)]
+        shown = [name for name in row if name not in hidden]
         return "".join(f", {name} {row[name]:.3f}" for name in shown)
 
     def _show_all(self, job: str) -> None:

@@ -91,8 +91,7 @@ def run(study: str, /, **given: Any) -> None:
     known = known.for_data(settings, file)
     config = resolve(known, preset, file, settings, trained_here=ray is None)
     check_jobs(jobs)
-    if known.source is not None:
-        known.check_networks(config)
+    known.check_networks(config)
     folder = given.get("out") or Path("runs") / f"{known.name}-{preset_for(preset, file, known)}"
     console = Console()
     try:

@@ -49,7 +49,7 @@ def tables(study: Study[Any], **settings: Any) -> list[ModelTable]:
 
     >>> from ..studies.chest import CHEST
     >>> [(table.form, table.total) for table in tables(CHEST)]
-    [('base', 476484), ('tpl', 476420), ('tpl-mpca', 476420), ('tcl', 476420)]
+    [('base', 476484), ('tpl', 476420), ('tpl-mpca', 476420), ('tcl', 476420), ('gap', 263428)]
 
     Args:
         study: whose networks.

@@ -58,7 +58,7 @@ def look(folder: Path) -> tuple[list[dict[str, Any]], bool]:
         epochs = sum(min(len(rows), config.epochs) for rows in jobs)
         seconds = int(sum(float(row.get("seconds", 0)) for rows in jobs for row in rows))
         line = {
-            "network": model if study is None else study.models.get(model, model),
+            "network": model if study is None else study.title_of(model),
             "trials": f"{done}/{config.trials}",
             "epochs": f"{epochs}/{config.trials * config.epochs}",
             "time": f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -25,12 +26,13 @@ from .inputs import CachedData, Progress, RunInputs, load_images
 from .networks.backbones import (
     BACKBONES,
     backbone,
+    check_backbone,
     features_folder,
     find_weights,
     open_features,
     sha256,
 )
-from .networks.chest_head import HEADS, chest_head, init_from_mpca
+from .networks.chest_head import HEADS, chest_head, find_head, init_from_mpca
 from .networks.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .study import Study
 
@@ -114,9 +116,18 @@ class ChestStudy(Study[ChestConfig]):
 
     sees_images = False  # but their features
 
-    def prepare(self, config: ChestConfig, jobs: int, progress: Progress) -> RunInputs:
+    def title_of(self, model: str) -> str:
+        return find_head(model).title
+
+    def check_networks(self, config: ChestConfig) -> None:
+        check_backbone(config.backbone)
         if config.size % 32:
             raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            for model in config.models:
+                chest_head(model, BACKBONES[config.backbone].channels, config.size // 32)
+
+    def prepare(self, config: ChestConfig, jobs: int, progress: Progress) -> RunInputs:
         weights = None if config.weights is None else Path(config.weights)
         digest = sha256(find_weights(config.backbone, weights))  # before copies are made
         cached = load_images(IMAGES, config, progress)
@@ -156,23 +167,19 @@ class ChestStudy(Study[ChestConfig]):
 
     def tables(self, config: ChestConfig) -> Iterator[ModelTable]:
         """The networks layer by layer, with notes where the paper's table differs."""
-        backbone, size = config.backbone, config.size
-        if backbone not in BACKBONES:
-            known = ", ".join(map(repr, BACKBONES))
-            raise StudyError(f"Expected a backbone of {known}, got {backbone!r}.")
-        if size % 32:
-            raise StudyError(f"Expected a size divisible by 32, got {size}.")
-        frozen, side = BACKBONES[backbone], size // 32
+        self.check_networks(config)
+        size = config.size
+        frozen, side = BACKBONES[config.backbone], size // 32
         features = LayerRow(frozen.title, "backbone", (side, side, frozen.channels), None)
         notes = {
             "dropout": "Not in the paper, but in its authors' code.",
             "dense2": "The paper prints 7 outputs and 1,799, but there are 4 classes: "
             f"256 · 4 + 4 = 1,028. {left_to_the_loss('softmax')}",
         }
-        for form in HEADS:
+        for form in dict.fromkeys((*HEADS, *config.models)):
             own = {}
             if form not in PAPER["models"]:
-                own[HEADS[form].name] = not_the_papers(HEADS[form].title)
+                own["dense1"] = not_the_papers(self.title_of(form))
             head = chest_head(form, frozen.channels, side)
             rows = layer_rows(head, (frozen.channels, side, side), "softmax", notes | own)
             title = f"Chest X-ray, {size} × {size}, {frozen.title}: {form}"

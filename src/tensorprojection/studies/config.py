@@ -25,7 +25,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from .data.splits import Split
+from .data.splits import SplitRule
 from .errors import StudyError
 from .results import checksum
 
@@ -74,9 +74,17 @@ class RunConfig(BaseModel):
     skip_unreadable: bool = Field(
         False, description="Leave out corrupted image files, and count them."
     )
-    split: Split = Field(
+    split: SplitRule = Field(
         "image",
-        description="Single images at random (default), whole patients, or as the data set comes.",
+        description="Single images at random (default), whole patients, as the data set comes, or "
+        "fixed: one random split for all trials.",
+    )
+    test_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the images for a test set, which neither trains nor chooses the "
+        "epoch (default 0).",
     )
     patients: str | None = Field(
         None, description="CSV file with each image's patient: columns file and patient."
@@ -218,9 +226,8 @@ def resolve(
         raise StudyError(f"Expected a preset of {', '.join(study.presets)}, got {chosen!r}.")
     given |= {name: value for name, value in (flags or {}).items() if value is not None}
     config = checked(study, {**study.presets[chosen], **given, "study": study.reference})
-    unknown = [name for name in config.models if name not in study.models]
-    if unknown:
-        raise StudyError(f"Expected models of {', '.join(study.models)}, got {', '.join(unknown)}.")
+    for model in config.models:
+        study.title_of(model)
     if trained_here:
         _check_device(config.device)
     return config

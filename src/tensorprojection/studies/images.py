@@ -34,10 +34,10 @@ from .errors import StudyError
 from .inputs import CachedData, Progress, RunInputs
 from .networks.backbones import BACKBONES, features_folder, find_weights, open_features, sha256
 from .networks.backbones import backbone as frozen_network
-from .networks.chest_head import HEADS as CHEST_HEADS
-from .networks.chest_head import chest_head
+from .networks.chest_head import chest_head, find_head
 from .networks.layer_rows import ModelTable, layer_rows
-from .networks.oct_cnn import HEADS, oct_cnn, projection_head
+from .networks.oct_cnn import HEADS, oct_cnn
+from .networks.reductions import projection
 from .networks.unet import FORMS, unet
 from .study import Study
 
@@ -47,13 +47,13 @@ SAMPLED = 64  # images that are checked for colour
 CLASSIFIERS = {
     "base": HEADS["base"],
     "avg": HEADS["avg"],
-    "tpl": projection_head("TensorProjection", init="block"),
-    "tpl-small": projection_head("TensorProjection, fewer channels", channels=20, init="block"),
+    "tpl": projection("TensorProjection", init="block"),
+    "tpl-small": projection("TensorProjection, fewer channels", channels=20, init="block"),
 }
 # The U-Net's forms, with smooth inits.
 SEGMENTERS = {"base": "base", "tpl": "tpl-blur", "tpl-small": "tpl-aggressive"}
-# Heads on a backbone's features: the reduction of the channels, and to how many.
-HEADS_ON_FEATURES = {"base": ("base", 64), "tpl": ("tpl", 64), "tpl-small": ("tpl", 16)}
+# Heads on a backbone's features.
+HEADS_ON_FEATURES = {"base": "base", "tpl": "tpl", "tpl-small": "tpl-16"}
 
 USUAL: dict[str, Any] = {
     "size": 96,
@@ -109,11 +109,10 @@ class ImagesStudy(Study[ImagesConfig]):
             raise StudyError("A backbone classifies images. For masks, leave --backbone out.")
         return images_study(kind, backbone)
 
-    def prepare(self, config: ImagesConfig, jobs: int, progress: Progress) -> RunInputs:
+    def check_networks(self, config: ImagesConfig) -> None:
         step = 32 if self.images.masks or self.backbone else 16
         if config.size % step:
             raise StudyError(f"Expected a size divisible by {step}, got {config.size}.")
-        return super().prepare(config, jobs, progress)
 
 
 def kind_of(data: Path, masks: Path | None = None) -> ImageKind:
@@ -211,8 +210,7 @@ def images_study(kind: ImageKind, backbone: str | None = None) -> ImagesStudy:
     if backbone not in (None, *BACKBONES):
         raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {backbone!r}.")
     if backbone is not None:
-        titles = {n: CHEST_HEADS[form].title for n, (form, _) in HEADS_ON_FEATURES.items()}
-        titles["tpl-small"] += ", fewer channels"
+        titles = {name: find_head(form).title for name, form in HEADS_ON_FEATURES.items()}
     elif kind.masks:
         titles = {name: FORMS[form].title for name, form in SEGMENTERS.items()}
     else:
@@ -222,9 +220,8 @@ def images_study(kind: ImageKind, backbone: str | None = None) -> ImagesStudy:
 
     def network(config: ImagesConfig, model: str, first: Tensor) -> nn.Module:
         if backbone is not None:
-            form, reduced = HEADS_ON_FEATURES[model]
             wide, side = BACKBONES[backbone].channels, config.size // 32
-            return chest_head(form, wide, side, len(kind.class_names), reduced)
+            return chest_head(HEADS_ON_FEATURES[model], wide, side, len(kind.class_names))
         if kind.masks:
             return unet(SEGMENTERS[model], size=config.size)
         return oct_cnn(CLASSIFIERS[model], len(kind.class_names), channels, config.size)

@@ -16,11 +16,11 @@ from .data.cache import checksum
 from .data.decode import Progress
 from .data.images import ImageKind, ImageSet
 from .data.sources import CachedImages, Patients, open_images
-from .data.splits import Rows
+from .data.splits import Rows, Split
 from .data.stored import Stack, open_stored
 from .training.seeds import trial_split
 
-__all__ = ["CachedData", "Data", "Progress", "Rows", "RunInputs"]
+__all__ = ["CachedData", "Data", "Progress", "Rows", "RunInputs", "Split"]
 
 
 class Data(Protocol):
@@ -41,8 +41,11 @@ class Data(Protocol):
     torch.Size([3, 1, 16, 16])
     """
 
-    def split(self, trial: int) -> tuple[Rows, Rows]:
-        """Return the training rows and the validation rows of that trial."""
+    def split(self, trial: int) -> tuple[Rows, Rows] | tuple[Rows, Rows, Rows]:
+        """Return the training and validation rows of that trial and, if there are any, test rows.
+
+        Test rows neither train nor choose the epoch; see ``test_share``.
+        """
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the network's inputs for these rows, and the targets."""
@@ -58,10 +61,10 @@ class CachedData:
     targets: Stack
     copies: Copies | None = None
 
-    def split(self, trial: int) -> tuple[Rows, Rows]:
-        """Return originals and their copies to train on, and originals to validate on."""
-        training, validation = trial_split(self.config, self.originals, trial)
-        return np.concatenate([training, self.copies_of(training)]), validation
+    def split(self, trial: int) -> Split:
+        """Return originals and their copies to train on, and originals to measure on."""
+        rows = trial_split(self.config, self.originals, trial)
+        return rows._replace(train=np.concatenate([rows.train, self.copies_of(rows.train)]))
 
     def copies_of(self, originals: Rows) -> Rows:
         """Return the rows of the copies of these originals."""
@@ -136,7 +139,7 @@ class ImageData:
     config: RunConfig
     images: ImageSet
 
-    def split(self, trial: int) -> tuple[Rows, Rows]:
+    def split(self, trial: int) -> Split:
         return trial_split(self.config, self.images, trial)
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from .data.images import ImageKind
 from .data.phantoms import polyp as phantoms
 from .data.stored import Stack, open_stored
 from .errors import StudyError
-from .inputs import CachedData, Progress, Rows, RunInputs, load_images
+from .inputs import CachedData, Progress, Rows, RunInputs, Split, load_images
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.unet import FORMS, unet
 from .study import Study
@@ -113,10 +113,10 @@ def claims() -> Iterator[Claim]:
 class KvasirData(CachedData):
     """RGB images in [0, 1], and their masks."""
 
-    def split(self, trial: int) -> tuple[Rows, Rows]:
-        """Return copies alone to train on, and originals to validate on."""
-        training, validation = trial_split(self.config, self.originals, trial, counts=SPLIT)
-        return self.copies_of(training), validation
+    def split(self, trial: int) -> Split:
+        """Return copies alone to train on, and originals to measure on."""
+        rows = trial_split(self.config, self.originals, trial, counts=SPLIT)
+        return rows._replace(train=self.copies_of(rows.train))
 
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         x, y = super().batch(rows)
@@ -131,13 +131,15 @@ def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
 class KvasirStudy(Study[KvasirConfig]):
     """Section 3.3: masks, trained on augmented copies alone."""
 
-    def prepare(self, config: KvasirConfig, jobs: int, progress: Progress) -> RunInputs:
+    def check_networks(self, config: KvasirConfig) -> None:
         for model in config.models:
             step = 8 * FORMS[model].factor
             if config.size % step:
                 raise StudyError(
                     f"Expected a size divisible by {step} for {model}, got {config.size}."
                 )
+
+    def prepare(self, config: KvasirConfig, jobs: int, progress: Progress) -> RunInputs:
         cached = load_images(IMAGES, config, progress)
         copies = make_copies(
             cached.folder,

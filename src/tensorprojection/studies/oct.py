@@ -17,11 +17,10 @@ from .config import RunConfig
 from .data.images import ImageKind
 from .data.phantoms import oct as phantoms
 from .data.stored import open_stored
-from .errors import StudyError
-from .inputs import ImageData, Progress, Rows, RunInputs
+from .inputs import ImageData, Rows, RunInputs
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.layers import Repeated
-from .networks.oct_cnn import HEADS, freeze_mpca, oct_cnn
+from .networks.oct_cnn import HEADS, find_head, freeze_mpca, oct_cnn
 from .study import Study
 
 IMAGES = ImageKind(
@@ -104,10 +103,13 @@ def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
 class OctStudy(Study[RunConfig]):
     """Section 3.1, with the HOPE model's penalty."""
 
-    def prepare(self, config: RunConfig, jobs: int, progress: Progress) -> RunInputs:
-        if config.size % 16:
-            raise StudyError(f"Expected a size divisible by 16, got {config.size}.")
-        return super().prepare(config, jobs, progress)
+    def title_of(self, model: str) -> str:
+        return find_head(model).title
+
+    def check_networks(self, config: RunConfig) -> None:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            for model in config.models:
+                oct_cnn(model, size=config.size)
 
     def open(self, config: RunConfig, inputs: RunInputs) -> OctData:
         return OctData(config, open_stored(inputs.folders["images"]))
@@ -124,10 +126,10 @@ class OctStudy(Study[RunConfig]):
     def tables(self, config: RunConfig) -> Iterator[ModelTable]:
         """The networks layer by layer, with notes where the paper's table differs."""
         size = config.size
-        for form in HEADS:
+        for form in dict.fromkeys((*HEADS, *config.models)):
             notes = {"dense2": left_to_the_loss("softmax")}
             if form not in PAPER["models"]:
-                notes[HEADS[form].name] = not_the_papers(HEADS[form].title)
+                notes["dense1"] = not_the_papers(self.title_of(form))
             if (form, size) == ("tpl2", 96):
                 notes["flatten"] = "The paper prints 1152, but 6 · 6 · 20 = 720."
                 notes["dense1"] = "The paper prints 295,168, but 720 · 256 + 256 = 184,576."

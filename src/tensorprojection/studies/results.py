@@ -52,6 +52,10 @@ MARK, ZEROS = b"sha256:", 64 * b"0"
 COUNTS = ("train_images", "validation_images")
 # An epoch: its number, its metrics, and these columns: its seconds, the counts, the code's version.
 NOT_METRICS = ("seconds", *COUNTS, "code")
+# Before the names of metrics on the test set. Only epochs with the lowest validation loss so far
+# have them. TEST_IMAGES is the number of originals there.
+TEST = "test_"
+TEST_IMAGES = "test_images"
 BY_CLASS = ": "  # in the name of a column: the metric, and the class that it is of
 EpochRow = dict[str, Any]
 
@@ -227,8 +231,14 @@ def checked_table(
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise StudyError(f"Expected the columns {', '.join(missing)} in {path} as well.")
-    optional = [name for name in frame.columns if BY_CLASS in name or name in NOT_METRICS]
-    floats = [n for n in (*metrics, *optional) if n != "code" and n not in COUNTS]
+    optional = [
+        name
+        for name in frame.columns
+        if name not in columns
+        and (BY_CLASS in name or name in NOT_METRICS or name.startswith(TEST))
+    ]
+    whole = (*COUNTS, TEST_IMAGES)
+    floats = [n for n in (*metrics, *optional) if n != "code" and n not in whole]
     numbers = pl.col(floats).cast(pl.Float64).fill_null(float("nan"))
     return checked_study(frame.select(*columns, *optional).with_columns(numbers), path, study)
 

@@ -26,6 +26,7 @@ from .training.metrics import (
     dice_loss,
 )
 
+ADAM_EPS = 1e-7  # Keras's, which the paper used; torch's is 1e-8
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
@@ -103,6 +104,15 @@ class Study(Generic[C]):
         """The name by which a configuration and another process find the study."""
         return self.name if self.source is None else self.source.reference
 
+    def title_of(self, model: str) -> str:
+        """Return the title of a network; ``StudyError`` if the study has none of that name.
+
+        A study may have more networks than ``models`` lists, such as those with a size in the name.
+        """
+        if model not in self.models:
+            raise StudyError(f"Expected models of {', '.join(self.models)}, got {model}.")
+        return self.models[model]
+
     # The data
 
     def for_data(self, settings: Mapping[str, Any], file: Path | None) -> Study[Any]:
@@ -141,9 +151,9 @@ class Study(Generic[C]):
         if config.optimizer == "adamw":
             decay = config.weight_decay
             return torch.optim.AdamW(
-                network.parameters(), lr=config.learning_rate, weight_decay=decay
+                network.parameters(), lr=config.learning_rate, eps=ADAM_EPS, weight_decay=decay
             )
-        return torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+        return torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=ADAM_EPS)
 
     def metrics(self) -> Metrics:
         """Return a new object that measures, after each epoch."""

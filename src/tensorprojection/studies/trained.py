@@ -111,10 +111,10 @@ def _rebuilt(about: About, state: dict[str, Tensor], file: Path, own: Study[Any]
                 f"{file} was trained with other code than {study.reference} has now (sha256 "
                 f"{then or 'unknown'}, now {now}). Name the file as it was then."
             )
-    if about.model not in study.models:
-        raise StudyError(
-            f"Expected a network of {', '.join(study.models)} in {file}, got {about.model}."
-        )
+    try:
+        study.title_of(about.model)
+    except StudyError as error:
+        raise StudyError(f"{file}: {error}") from None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(0)
         channels = 1 if study.images.mode == "L" else 3

@@ -114,7 +114,7 @@ def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model():
     assert max(accuracy[:4]) < 0.97
     assert accuracy[-1] > 0.65
 
-    training, validation = data.split(0)
+    training, validation, _ = data.split(0)
     pixels = images.images.reshape(len(images), -1)
     scale = StandardScaler().fit(pixels[training])
     x, x_new = scale.transform(pixels[training]), scale.transform(pixels[validation])

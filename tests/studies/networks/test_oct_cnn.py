@@ -1,9 +1,12 @@
+import math
+
 import pytest
 import scipy.fft
 import torch
 from torch import nn
 
 from tensorprojection import TensorProjection
+from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks.oct_cnn import HEADS, oct_cnn
 
 # Section 3.1.2 of the paper, with its second TPL model's dense layer put right: 720 · 256 + 256.
@@ -77,12 +80,13 @@ def test_initialized_as_in_keras(head):
 
 def test_one_seed_gives_all_heads_the_same_start():
     states = {}
-    for head in HEADS:
+    for head in (*HEADS, "tpl-32x6x6", "tpl-16x3x3", "max-16x3x3"):
         torch.manual_seed(5)
         states[head] = oct_cnn(head).state_dict()
     for head, state in states.items():
         layers = ["conv1", "conv2", "conv3", "conv4", "dense2"]
-        layers += [] if head.startswith("tpl2") else ["dense1"]
+        same = state["dense1.weight"].shape == states["base"]["dense1.weight"].shape
+        layers += ["dense1"] if same else []
         for name in (f"{layer}.weight" for layer in layers):
             assert torch.equal(state[name], states["base"][name]), (head, name)
     for k in (2, 3):
@@ -115,6 +119,54 @@ def test_inits_of_the_projection():
     assert (second.out_shape, second.init) == ((20, 6, 6), ("normal", "dct", "dct"))
 
 
+@pytest.mark.parametrize(
+    ("head", "shape", "own"),
+    [
+        ("tpl-16x3x3", (16, 3, 3), 32 * 16 + 2 * 12 * 3),
+        ("tpl-32x5x2", (32, 5, 2), 12 * 5 + 12 * 2),
+        ("max-16x3x3", (16, 3, 3), 32 * 16 + 16),
+        ("avg-16x3x3", (16, 3, 3), 32 * 16 + 16),
+        ("avg-32x4x4", (32, 4, 4), 0),
+        ("gap", (32, 1, 1), 0),
+    ],
+)
+def test_heads_of_any_size(head, shape, own):
+    network = oct_cnn(head)
+    at = [name for name, _ in network.named_children()].index("flatten")
+    x = torch.rand(2, 3, 96, 96)
+    assert network[:at](x).shape == (2, *shape)
+    assert network(x).shape == (2, 4)
+    rest = 896 + 3 * 9248 + math.prod(shape) * 256 + 256 + 1028
+    assert parameters(network) == own + rest
+
+
+def test_pools_to_a_size_are_adaptive_ones():
+    x = torch.rand(2, 32, 12, 12)
+    assert torch.equal(oct_cnn("max-32x6x6").pool4(x), oct_cnn("base").pool4(x))
+    blocks = x.reshape(2, 32, 3, 4, 3, 4)
+    reduced = oct_cnn("avg-8x3x3")
+    torch.testing.assert_close(reduced.pool4(x), blocks.mean((3, 5)))
+    torch.testing.assert_close(oct_cnn("max-8x3x3").pool4(x), blocks.amax((3, 5)))
+    torch.testing.assert_close(oct_cnn("gap").pool4(x)[:, :, 0, 0], x.mean((2, 3)))
+    assert reduced.reduce4.weight.shape == (8, 32, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("head", "sides"), [("tpl-pool2", {2: 48}), ("tpl-all", {1: 96, 2: 48, 3: 24, 4: 12})]
+)
+def test_projections_in_place_of_earlier_poolings(head, sides):
+    network = oct_cnn(head)
+    for k in (1, 2, 3, 4):
+        if k not in sides:
+            assert isinstance(network.get_submodule(f"pool{k}"), nn.MaxPool2d)
+            continue
+        layer = network.get_submodule(f"projection{k}")
+        half = sides[k] // 2
+        assert (layer.in_shape, layer.out_shape) == ((32, sides[k], sides[k]), (32, half, half))
+        assert (layer.init[1:], layer.init_scale[1:]) == (("block", "block"), (3.0, 3.0))
+    assert network(torch.rand(2, 3, 96, 96)).shape == (2, 4)
+
+
 @EVERY_HEAD
 def test_other_sizes_and_classes(head):
     network = oct_cnn(head, classes=7, channels=1, size=32)
@@ -122,8 +174,15 @@ def test_other_sizes_and_classes(head):
 
 
 def test_wrong_arguments():
-    with pytest.raises(ValueError, match=r"a head of 'base', 'tpl1', 'tpl2', .*, got 'tpl3'"):
-        oct_cnn("tpl3")
+    for name in ("tpl3", "conv-16", "tpl-16", "tpl-016x3x3", "max-16x3", "avg-0x3x3", "mean-1x1x1"):
+        known = rf"models of base, tpl1, tpl2, .*, tpl-CxHxW, max-CxHxW, avg-CxHxW, got {name}\."
+        with pytest.raises(StudyError, match=known):
+            oct_cnn(name)
     for size in (0, 100):
-        with pytest.raises(ValueError, match=f"halved four times, got {size}"):
+        with pytest.raises(StudyError, match=f"divisible by 16, got {size}"):
             oct_cnn("base", size=size)
+    for name in ("tpl-33x3x3", "max-16x13x3", "avg-32x1x13"):
+        with pytest.raises(StudyError, match=f"at most {name[:3]}-32x12x12 .*, got {name}"):
+            oct_cnn(name)
+    with pytest.raises(StudyError, match=r"at most tpl-32x4x4 .*, got tpl-16x6x6"):
+        oct_cnn("tpl-16x6x6", size=32)

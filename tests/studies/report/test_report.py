@@ -231,7 +231,7 @@ def test_an_epochs_row_counts_the_originals_of_the_studys_split(study, share, ra
     known = masks if study == "kvasir" else labels
     images = ImageSet(np.zeros((1000, *pixels), np.uint8), **known)
     data = data_of(study, images, share)
-    training, validation = data.split(0)
+    training, validation, _ = data.split(0)
     count = getattr(data, "count_originals", len)  # as in every epoch's row
     assert count(validation) / count(training) == pytest.approx(ratio)
     assert count(training) + count(validation) == (1000 if share == 1 else 475)

@@ -117,7 +117,7 @@ def test_every_epoch_goes_through_all_training_rows_in_an_order_of_its_own(name,
     study, config, data = opened(name)
     recorder = Recorder(data)
     trained(tmp_path, Job(1, "base"), study, config, recorder)
-    training_rows, validation_rows = (side.tolist() for side in data.split(1))
+    training_rows, validation_rows = (side.tolist() for side in data.split(1)[:2])
     seen = iter(recorder.seen[1:])  # after the first images, from which some networks start
     orders = []
     for epoch in (1, 2):
@@ -146,7 +146,7 @@ def test_no_copy_validates_nor_an_original_whose_copies_train(name):
     _, _, data = opened(name)
     count = len(data.originals)
     for trial in range(8):
-        training_rows, validation = data.split(trial)
+        training_rows, validation, _ = data.split(trial)
         assert validation.max() < count
         copies = training_rows[training_rows >= count]
         originals = training_rows[training_rows < count]
@@ -340,7 +340,7 @@ def adam(p, gradients, m, v, step, rate):
     for name, g in gradients.items():
         m[name] = 0.9 * m[name] + 0.1 * g
         v[name] = 0.999 * v[name] + 0.001 * g * g
-        direction = (m[name] / (1 - 0.9**step)) / ((v[name] / (1 - 0.999**step)).sqrt() + 1e-8)
+        direction = (m[name] / (1 - 0.9**step)) / ((v[name] / (1 - 0.999**step)).sqrt() + 1e-7)
         p[name] = p[name] - rate * direction
 
 
@@ -357,7 +357,7 @@ def test_an_epoch_is_adam_on_the_mean_cross_entropy(tmp_path):
     pixels = torch.from_numpy(data.images.images.astype(np.float64) / 255)[:, None]
     pixels = pixels.repeat(1, 3, 1, 1)
     labels = torch.tensor(np.array(data.images.labels))
-    training_rows, validation = data.split(1)
+    training_rows, validation, _ = data.split(1)
     order = training_rows[batch_order(config.seed, 1, 1, len(training_rows))]
     assert len(order) % 15 != 0
     losses = []
@@ -386,7 +386,7 @@ def test_an_epoch_is_adam_on_the_mean_cross_entropy(tmp_path):
 def test_validation_is_without_dropout_and_with_running_statistics(name, model, tmp_path):
     study, config, data = opened(name)
     events = trained(tmp_path, Job(0, model), study, config, data)
-    _, validation = data.split(0)
+    _, validation, _ = data.split(0)
     x, y = data.batch(validation)
     network = study.network(config, model, x)
     epochs = [event.row for event in events if isinstance(event, Epoch)]
@@ -513,6 +513,68 @@ def test_resumed_from_every_epoch_it_is_the_uninterrupted_one(name, model, tmp_p
             assert trained_then == list(range(done + 1, 4))
             assert rows(folder, job) == rows(tmp_path / "whole", job)
             assert not rest.states or same_states(rest.states[-1], whole.states[-1])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_test_set_neither_trains_nor_validates_and_is_measured_at_the_lowest_loss(
+    name, tmp_path
+):
+    model = {"oct": "tpl-8x2x2", "chest": "conv-16", "kvasir": "tpl"}[name]
+    study, config, data = opened(name, epochs=4, test_share=0.2, learning_rate=0.01)
+    recorder = Recorder(data)
+    job = Job(1, model)
+    trained(tmp_path / "recorded", job, study, config, recorder)
+    trained(tmp_path / "whole", job, study, config, data)
+    split = data.split(1)
+    held = set(split.test.tolist())
+    used = [set(batch) for batch in recorder.seen if not set(batch) & held]
+    assert set().union(*used) == {*split.train.tolist(), *split.validation.tolist()}
+    assert all(set(batch) <= held for batch in recorder.seen if set(batch) & held)
+    found = rows(tmp_path / "whole", job)
+    lowest = math.inf
+    for row in found:
+        assert row["test_images"] == len(held)
+        measured = {n for n in row if n.startswith("test_")} - {"test_images"}
+        if row["loss"] < lowest:
+            assert {f"test_{metric.name}" for metric in study.measured} <= measured
+            lowest = row["loss"]
+        else:
+            assert not measured
+    (start, *_) = [row for row in found if row["loss"] == lowest]
+    assert 0 <= start["test_loss"] < math.inf
+    for k in (1, 2, 3):  # resumed, it is the same
+        with pytest.raises(StopError):
+            trained(tmp_path / str(k), job, study, config, data, stopping(Epoch, k))
+        trained(tmp_path / str(k), job, study, config, data)
+        assert rows(tmp_path / str(k), job) == found
+
+
+def test_the_test_scores_are_those_of_the_network_on_these_images(tmp_path):
+    study, config, data = opened("oct", epochs=1, test_share=0.2)
+    events = trained(tmp_path, Job(0, "base"), study, config, data)
+    (row,) = rows(tmp_path, Job(0, "base"))
+    network = study.network(config, "base", torch.empty(0))
+    network.load_state_dict(events.states[-1].network)
+    x, labels = data.batch(data.split(0).test)
+    with torch.no_grad():
+        logits = network.eval()(x)
+    assert row["test_accuracy"] == (logits.argmax(1) == labels).double().mean().item()
+    expected = torch.nn.functional.cross_entropy(logits.double(), labels).item()
+    assert row["test_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_a_test_set_nothing_changes(tmp_path):
+    study, config, data = opened("oct")
+    trained(tmp_path / "a", Job(0, "tpl1"), study, config, data)
+    found = rows(tmp_path / "a", Job(0, "tpl1"))
+    assert not any(name.startswith("test_") for row in found for name in row)
+
+    class Two(Recorder):
+        def split(self, trial):
+            return self.data.split(trial)[:2]
+
+    trained(tmp_path / "b", Job(0, "tpl1"), study, config, Two(data))
+    assert rows(tmp_path / "b", Job(0, "tpl1")) == found
 
 
 def test_stopped_after_every_epoch(tmp_path):
@@ -767,7 +829,7 @@ def test_a_validation_loss_that_is_not_finite_is_named(tmp_path):
 def test_a_size_that_the_networks_cannot_take_is_told_beforehand(name, size, rule):
     config = smoke(name, size=size)
     with pytest.raises(StudyError, match=f"Expected a size divisible by {rule}.*, got {size}"):
-        STUDIES[name].prepare(config, 1, lambda *_: None)
+        STUDIES[name].check_networks(config)
 
 
 def test_a_unit_that_has_finished_is_not_trained_again(tmp_path):

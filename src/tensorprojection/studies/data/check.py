@@ -16,7 +16,7 @@ from .decode import Progress, UnreadableError, binary, in_threads, picture, to_m
 from .folders import Dataset, Item
 from .images import ImageKind, ImageSet, Mode
 from .sources import Patients, path_kind, read_dataset
-from .splits import Split, split
+from .splits import SplitRule, split
 
 UNDIVIDED = "all"
 PART_ORDER = ("train", "val", "test", UNDIVIDED)
@@ -199,7 +199,7 @@ def _leaks(patients: Sequence[str], parts: Sequence[str]) -> list[str]:
 def _impossible_splits(data: Dataset, patients: Sequence[str] | None) -> list[str]:
     """Return the splits that would leave a class in one part only: by patient, as shipped."""
     labels, parts = data.column("label"), data.column("part")
-    hows: list[Split] = []
+    hows: list[SplitRule] = []
     if labels is not None and patients is not None and len(set(patients)) > 1:
         hows.append("patient")
     if labels is not None and parts is not None and {"train"} < set(parts):

@@ -1,10 +1,10 @@
-"""The split of images into a training set and a validation set."""
+"""The split of images into training, validation and test sets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +13,28 @@ from ..errors import StudyError
 from .images import ImageSet
 
 Rows = NDArray[np.int64]
-Split = Literal["image", "patient", "as-shipped"]
+SplitRule = Literal["image", "patient", "as-shipped", "fixed"]
 # Steps of the search for groups that bring each class into both sets. A few classes need a handful
 # of steps; the limit ends the search in a table that has no answer.
 PATIENCE = 10_000
 PASSES = 20
 
 
+class Split(NamedTuple):
+    """The rows of a trial. The test set neither trains nor chooses an epoch; it may be empty."""
+
+    train: Rows
+    validation: Rows
+    test: Rows = np.arange(0)
+
+
 def split(
     images: ImageSet,
-    how: Split,
+    how: SplitRule,
     seed: int | Sequence[int],
     fraction: float = 0.7,
     counts: tuple[int, int] | None = None,
+    among: Rows | None = None,
 ) -> tuple[Rows, Rows]:
     """Return the rows for training and for validation, each in rising order.
 
@@ -39,11 +48,13 @@ def split(
         images: if there are labels, both sets must have every class.
         how: "image" draws the images of each class at random; "patient" puts the images of one
             group into one set, with the classes' shares as near as that allows; "as-shipped"
-            takes the part "train" against all others, as in the paper's text.
+            takes the part "train" against all others, as in the paper's text; "fixed" draws as
+            "image" does (all trials of a run pass the same seed).
         seed: a number, or several such as ``[seed, trial]``.
         fraction: of each class for training, rounded down, as in the paper's table of OCT images.
         counts: the numbers of training and validation images, instead of a fraction; the rest is
             not used. For fewer images, or by patient, they are taken as a proportion.
+        among: the rows to split; default all.
     """
     if not 0 < fraction < 1:
         raise StudyError(f"Expected a fraction between 0 and 1, got {fraction}.")
@@ -51,19 +62,22 @@ def split(
         raise StudyError(f"Expected counts of at least one image per set, got {counts}.")
     exact = Fraction(str(fraction)) if counts is None else Fraction(counts[0], sum(counts))
     draw = np.random.default_rng(seed)
-    if how == "image":
-        sets = _by_image(images, draw, exact, counts)
+    rows = np.arange(len(images)) if among is None else among
+    labels = None if images.labels is None else np.asarray(images.labels)[rows]
+    if how in ("image", "fixed"):
+        sets = _by_image(labels, len(rows), draw, exact, counts)
     elif how == "patient":
-        sets = _by_patient(images, draw, exact)
+        groups = None if images.groups is None else np.asarray(images.groups)[rows]
+        sets = _by_patient(labels, groups, draw, exact)
     elif how == "as-shipped":
-        sets = _as_shipped(images)
+        sets = _as_shipped(None if images.parts is None else np.asarray(images.parts)[rows])
     else:
         raise StudyError(f"Expected a split by image, patient or as-shipped, got {how!r}.")
-    training, validation = (np.sort(rows).astype(np.int64) for rows in sets)
+    training, validation = (rows[np.sort(chosen)].astype(np.int64) for chosen in sets)
     if not len(training) or not len(validation):
         raise StudyError(
             f"Expected images for training and for validation, got {len(training)} and "
-            f"{len(validation)} of {len(images)}."
+            f"{len(validation)} of {len(rows)}."
         )
     require_classes(images, training, validation, f"The {how} split")
     return training, validation
@@ -105,14 +119,15 @@ def subset(
 
 
 def _by_image(
-    images: ImageSet,
+    labels: Rows | None,
+    total: int,
     draw: np.random.Generator,
     fraction: Fraction,
     counts: tuple[int, int] | None,
 ) -> tuple[Rows, Rows]:
-    classes = _classes(images.labels, len(images))
+    classes = _classes(labels, total)
     sizes = [len(rows) for rows in classes]
-    if counts is not None and len(images) >= sum(counts):
+    if counts is not None and total >= sum(counts):
         train = _proportional(sizes, counts[0])
         left = [size - n for size, n in zip(sizes, train, strict=True)]
         validate = _proportional(left, counts[1])
@@ -131,29 +146,29 @@ def _by_image(
 
 
 def _by_patient(
-    images: ImageSet, draw: np.random.Generator, fraction: Fraction
+    labels: Rows | None, groups: Rows | None, draw: np.random.Generator, fraction: Fraction
 ) -> tuple[Rows, Rows]:
-    if images.groups is None:
+    if groups is None:
         raise StudyError(
             "A split by patient needs each image's patient, which these images do not have. Give a "
             "CSV file with the columns file and patient (`patients`), or a regular expression for "
             r"the files' names (`patient_pattern` 'P(\d+)_')."
         )
-    _, group = np.unique(images.groups, return_inverse=True)
-    labels = np.zeros(len(images), np.int64) if images.labels is None else np.asarray(images.labels)
+    _, group = np.unique(groups, return_inverse=True)
+    labels = np.zeros(len(group), np.int64) if labels is None else labels
     table = np.zeros((group.max(initial=-1) + 1, labels.max(initial=0) + 1), np.int64)
     np.add.at(table, (group, labels), 1)
     trains = share_groups(table, float(fraction), draw)[group]
     return np.flatnonzero(trains), np.flatnonzero(~trains)
 
 
-def _as_shipped(images: ImageSet) -> tuple[Rows, Rows]:
-    if images.parts is None:
+def _as_shipped(parts: NDArray[np.str_] | None) -> tuple[Rows, Rows]:
+    if parts is None:
         raise StudyError(
             "Expected images that come divided into train, val and test to split them as shipped, "
             "but these come undivided. Split by image."
         )
-    trains = np.asarray(images.parts) == "train"
+    trains = parts == "train"
     return np.flatnonzero(trains), np.flatnonzero(~trains)
 
 

@@ -85,10 +85,15 @@ def backbone(name: str, weights: Path | None = None) -> nn.Module:
     return network.requires_grad_(False).eval()
 
 
-def find_weights(name: str, weights: Path | None = None) -> Path:
-    """Return the file of weights: the given one, or the network's own, downloaded if needed."""
+def check_backbone(name: str) -> None:
+    """Raise a ``StudyError`` if there is no backbone of that name."""
     if name not in BACKBONES:
         raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {name!r}.")
+
+
+def find_weights(name: str, weights: Path | None = None) -> Path:
+    """Return the file of weights: the given one, or the network's own, downloaded if needed."""
+    check_backbone(name)
     return BACKBONES[name].find() if weights is None else weights
 
 

@@ -1,7 +1,8 @@
 """The paper's classifier on DenseNet121's features of chest X-rays, in two forms (section 3.2.2).
 
-The paper's table, for features of 5 × 5 × 1024; here channels come first. The forms differ in how
-the channels are reduced only; there are more forms than the paper's two.
+The paper's table, for features of 5 × 5 × 1024; here channels come first. The forms differ in
+how the features are reduced only; there are more forms than the paper's two, also with reductions
+to any size (``tpl-16``, ``avg-16x3x3``).
 
 =====================  ==============  ==========  ==========
 layer                  output          base        tpl
@@ -21,55 +22,33 @@ the loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from functools import partial
 
 from torch import Tensor, nn
 
 from tensorprojection import TensorProjection, init_from_data
 
-from .layers import Contraction, init_by_name
+from ..errors import StudyError
+from .layers import init_by_name
+from .reductions import GLOBAL_AVERAGE, Reduction, Shape, add_layers, find_reduction, to_size
 
-
-@dataclass(frozen=True)
-class Reduction:
-    """A reduction of the channels: title, name in the head, and a function that makes it."""
-
-    title: str
-    name: str
-    make: Callable[[int, int, int], nn.Module]  # from channels, side and reduced channels
-
-
-def _projection(channels: int, side: int, reduced: int) -> nn.Module:
-    return TensorProjection((channels, side, side), (reduced, side, side), init="normal")
-
-
-def _contraction(channels: int, side: int, reduced: int) -> nn.Module:
-    return Contraction((channels, side, side), (reduced, side, side))
-
-
-# The paper's two; its projection with another init, and the same map without its constraint.
+# The paper's two; its projection with another init, the same map without its constraint, a pooling.
 HEADS: dict[str, Reduction] = {
-    "base": Reduction(
-        "1×1 convolution",
-        "conv",
-        lambda channels, side, reduced: nn.Conv2d(channels, reduced, 1),
-    ),
-    "tpl": Reduction("TensorProjection", "projection", _projection),
-    "tpl-mpca": Reduction(  # see init_from_mpca
-        "TensorProjection, MPCA init", "projection", _projection
-    ),
-    "tcl": Reduction("contraction, unconstrained", "contraction", _contraction),
+    "base": Reduction("1×1 convolution", to_size("conv-64").make),
+    "tpl": Reduction("TensorProjection", to_size("tpl-64").make),
+    # See init_from_mpca.
+    "tpl-mpca": Reduction("TensorProjection, MPCA init", to_size("tpl-64").make),
+    "tcl": Reduction("contraction, unconstrained", to_size("tcl-64").make),
+    "gap": GLOBAL_AVERAGE,
 }
+SIZED = "tpl-C, conv-C, tcl-C, tpl-CxHxW, max-CxHxW, avg-CxHxW"
+
+find_head = partial(find_reduction, HEADS, SIZED)
 
 
 def chest_head(
-    kind: str,
-    channels: int = 1024,
-    side: int = 5,
-    classes: int = 4,
-    reduced: int = 64,
-    dropout: float = 0.5,
+    kind: str, channels: int = 1024, side: int = 5, classes: int = 4, dropout: float = 0.5
 ) -> nn.Sequential:
     """Return the classifier with that reduction, initialized as in Keras; it gives logits.
 
@@ -81,13 +60,10 @@ def chest_head(
     >>> head.projection
     TensorProjection((1024, 5, 5) -> (64, 5, 5), eps=0.001, init='normal', 65,536 parameters)
     """
-    if kind not in HEADS:
-        raise ValueError(f"Expected a head of {', '.join(map(repr, HEADS))}, got {kind!r}.")
-    if not 1 <= reduced <= channels:
-        raise ValueError(f"Expected channels reduced to 1 … {channels}, got {reduced}.")
+    reduction = find_head(kind)
     if not 0 <= dropout < 1:
-        raise ValueError(f"Expected a dropout in [0, 1), got {dropout}.")
-    return init_by_name(lambda: _head(HEADS[kind], (channels, side, reduced), classes, dropout))
+        raise StudyError(f"Expected a dropout in [0, 1), got {dropout}.")
+    return init_by_name(lambda: _head(reduction, (channels, side, side), classes, dropout))
 
 
 def init_from_mpca(head: nn.Sequential, features: Tensor) -> None:
@@ -97,14 +73,11 @@ def init_from_mpca(head: nn.Sequential, features: Tensor) -> None:
     init_from_data(layer, features)
 
 
-def _head(
-    reduction: Reduction, sizes: tuple[int, int, int], classes: int, dropout: float
-) -> nn.Sequential:
-    _, side, reduced = sizes
+def _head(reduction: Reduction, shape: Shape, classes: int, dropout: float) -> nn.Sequential:
     head = nn.Sequential()
-    head.add_module(reduction.name, reduction.make(*sizes))
+    shape = add_layers(head, reduction.make(shape), shape)
     head.add_module("flatten", nn.Flatten())
-    head.add_module("dense1", nn.Linear(reduced * side * side, 256))
+    head.add_module("dense1", nn.Linear(math.prod(shape), 256))
     head.add_module("relu", nn.ReLU())
     if dropout:
         head.add_module("dropout", nn.Dropout(dropout))

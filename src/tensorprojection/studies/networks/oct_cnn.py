@@ -2,7 +2,8 @@
 
 The paper's table, for images of 96 × 96 × 3 and four classes; here channels come first. The three
 forms differ in the fourth reduction only, which this module calls the head; there are more forms
-than the paper's three.
+than the paper's three, also with heads of any size (``tpl-16x3x3``) and with projections in place
+of earlier poolings.
 
 =================  ===============  ==========  ==========  ==========
 layer              output           base        tpl1        tpl2
@@ -27,89 +28,78 @@ For tpl2 the paper prints 1152 and 295,168, but 20 · 6 · 6 = 720 features make
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from tensorprojection import TensorProjection, init_from_data
-from tensorprojection.init import InitName
 from tensorprojection.nn.hope import HOPE
 
+from ..errors import StudyError
 from .layers import Contraction, init_by_name
+from .reductions import (
+    GLOBAL_AVERAGE,
+    Layers,
+    Reduction,
+    Shape,
+    add_layers,
+    find_reduction,
+    halved,
+    projection,
+)
 
 FILTERS = 32
 
 
-@dataclass(frozen=True)
-class Head:
-    """The fourth reduction: title, name in the network, channels, and a function that makes it."""
-
-    title: str
-    name: str
-    channels: int
-    make: Callable[[int], nn.Module]  # from the height and width of its input
+def _fixed_dct(shape: Shape) -> Layers:
+    return {"projection": TensorProjection(shape, halved(shape), init="dct").freeze()}
 
 
-def projection_head(
-    title: str, channels: int = FILTERS, init: InitName = "normal", init_scale: float = 1.0
-) -> Head:
-    """Return a head with a TensorProjection; ``init`` is that of height and width."""
-
-    def make(side: int) -> TensorProjection:
-        return TensorProjection(
-            (FILTERS, side, side),
-            (channels, side // 2, side // 2),
-            init=("normal", init, init),  # channels have no order that a pooling could use
-            init_scale=(1.0, init_scale, init_scale),
-        )
-
-    return Head(title, "projection4", channels, make)
+def _not_trained(shape: Shape) -> Layers:
+    return {
+        "projection": TensorProjection(shape, halved(shape), init="normal").requires_grad_(False)
+    }
 
 
-def _fixed_dct(side: int) -> nn.Module:
-    half = side // 2
-    return TensorProjection((FILTERS, side, side), (FILTERS, half, half), init="dct").freeze()
-
-
-def _not_trained(side: int) -> nn.Module:
-    return HEADS["tpl1"].make(side).requires_grad_(False)
-
-
-def _contraction(side: int) -> nn.Module:
-    return Contraction((FILTERS, side, side), (FILTERS, side // 2, side // 2))
-
-
-# The paper's three; its projections with other inits; and rivals, which are of the same shape.
-HEADS: dict[str, Head] = {
-    "base": Head("MaxPooling", "pool4", FILTERS, lambda side: nn.MaxPool2d(2)),
-    "tpl1": projection_head("TensorProjection 1"),
-    "tpl2": projection_head("TensorProjection 2", channels=20),
-    "tpl1-block": projection_head("TensorProjection 1, block init", init="block"),
-    "tpl1-block3": projection_head(
-        "TensorProjection 1, block init × 3", init="block", init_scale=3.0
-    ),
-    "tpl1-blur": projection_head("TensorProjection 1, blur init", init="blur"),
-    "tpl1-dct": projection_head("TensorProjection 1, DCT init", init="dct"),
-    "tpl2-dct": projection_head("TensorProjection 2, DCT init", channels=20, init="dct"),
-    "avg": Head("AveragePooling", "pool4", FILTERS, lambda side: nn.AvgPool2d(2)),
-    "strided": Head(
+# The paper's three; its projections with other inits; and rivals, most of the same shape.
+HEADS: dict[str, Reduction] = {
+    "base": Reduction("MaxPooling", lambda shape: {"pool": nn.MaxPool2d(2)}),
+    "tpl1": projection("TensorProjection 1"),
+    "tpl2": projection("TensorProjection 2", channels=20),
+    "tpl1-block": projection("TensorProjection 1, block init", init="block"),
+    "tpl1-block3": projection("TensorProjection 1, block init × 3", init="block", init_scale=3.0),
+    "tpl1-blur": projection("TensorProjection 1, blur init", init="blur"),
+    "tpl1-dct": projection("TensorProjection 1, DCT init", init="dct"),
+    "tpl2-dct": projection("TensorProjection 2, DCT init", channels=20, init="dct"),
+    "tpl-pool2": projection("TensorProjection as the second pooling", init="auto"),
+    "tpl-all": projection("TensorProjection as every pooling", init="auto"),
+    "avg": Reduction("AveragePooling", lambda shape: {"pool": nn.AvgPool2d(2)}),
+    "gap": GLOBAL_AVERAGE,
+    "strided": Reduction(
         "strided convolution",
-        "strided4",
-        FILTERS,
-        lambda side: nn.Conv2d(FILTERS, FILTERS, 3, stride=2, padding=1),
+        lambda shape: {"strided": nn.Conv2d(shape[0], shape[0], 3, stride=2, padding=1)},
     ),
-    "dct-fixed": Head("DCT, fixed", "projection4", FILTERS, _fixed_dct),
-    "hope": Head(
-        "HOPE", "hope4", FILTERS, lambda side: HOPE((FILTERS, side, side), FILTERS, patch=2)
+    "dct-fixed": Reduction("DCT, fixed", _fixed_dct),
+    "hope": Reduction("HOPE", lambda shape: {"hope": HOPE(shape, shape[0], patch=2)}),
+    "tcl": Reduction(
+        "contraction, unconstrained",
+        lambda shape: {"contraction": Contraction(shape, halved(shape))},
     ),
-    "tcl": Head("contraction, unconstrained", "contraction4", FILTERS, _contraction),
-    "mpca": Head("MPCA, frozen", "projection4", FILTERS, _not_trained),  # see freeze_mpca
+    "mpca": Reduction("MPCA, frozen", _not_trained),  # see freeze_mpca
 }
+SIZED = "tpl-CxHxW, max-CxHxW, avg-CxHxW"
+# The poolings that a head replaces, if it is not the fourth alone.
+PLACES = {"tpl-pool2": (2,), "tpl-all": (1, 2, 3, 4)}
+
+find_head = partial(find_reduction, HEADS, SIZED)
 
 
-def oct_cnn(head: str | Head, classes: int = 4, channels: int = 3, size: int = 96) -> nn.Sequential:
+def oct_cnn(
+    head: str | Reduction, classes: int = 4, channels: int = 3, size: int = 96
+) -> nn.Sequential:
     """Return the network with that head, initialized as in Keras; it gives logits.
 
     Networks of one seed have the same initial values in all that they share, whatever their head:
@@ -119,26 +109,26 @@ def oct_cnn(head: str | Head, classes: int = 4, channels: int = 3, size: int = 9
     >>> network.projection4
     TensorProjection((32, 12, 12) -> (32, 6, 6), eps=0.001, init='normal', 144 parameters)
     """
-    if not isinstance(head, Head):
-        if head not in HEADS:
-            raise ValueError(f"Expected a head of {', '.join(map(repr, HEADS))}, got {head!r}.")
-        head = HEADS[head]
+    places = PLACES.get(head, (4,)) if isinstance(head, str) else (4,)
+    reduction = find_head(head) if isinstance(head, str) else head
     if size < 16 or size % 16:
-        raise ValueError(f"Expected a size that can be halved four times, got {size}.")
-    return init_by_name(lambda: _network(head, classes, channels, size // 16))
+        raise StudyError(f"Expected a size divisible by 16, got {size}.")
+    reductions = {k: reduction if k in places else HEADS["base"] for k in (1, 2, 3, 4)}
+    return init_by_name(lambda: _network(reductions, classes, channels, size))
 
 
-def _network(reduce: Head, classes: int, channels: int, side: int) -> nn.Sequential:
+def _network(
+    reductions: Mapping[int, Reduction], classes: int, channels: int, side: int
+) -> nn.Sequential:
     network = nn.Sequential()
-    for k in range(1, 5):
+    shape: Shape = (FILTERS, side, side)
+    for k, reduction in reductions.items():
         network.add_module(f"conv{k}", nn.Conv2d(channels, FILTERS, 3, padding="same"))
         network.add_module(f"relu{k}", nn.ReLU())
-        if k < 4:
-            network.add_module(f"pool{k}", nn.MaxPool2d(2))
+        shape = add_layers(network, reduction.make(shape), shape, str(k))
         channels = FILTERS
-    network.add_module(reduce.name, reduce.make(2 * side))
     network.add_module("flatten", nn.Flatten())
-    network.add_module("dense1", nn.Linear(reduce.channels * side * side, 256))
+    network.add_module("dense1", nn.Linear(math.prod(shape), 256))
     network.add_module("relu5", nn.ReLU())
     network.add_module("dense2", nn.Linear(256, classes))
     return network

@@ -121,7 +121,7 @@ class Run:
 
     def model_title(self, model: str) -> str:
         """Return the model as a reader knows it; without a title, its name."""
-        return model if self.study is None else self.study.models.get(model, model)
+        return model if self.study is None else self.study.title_of(model)
 
     def metric(self, name: str) -> Metric:
         """Return the metric of that name."""

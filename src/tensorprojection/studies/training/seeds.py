@@ -7,20 +7,28 @@ name: parameters that two networks of a trial have in common have the same init 
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..config import RunConfig
 from ..data.images import ImageSet
-from ..data.splits import Rows, require_classes, split, subset
+from ..data.splits import Split, require_classes, split, subset
+from ..errors import StudyError
 
 # The uses; part of the seed of each generator. Never renumber: results would change.
-_SPLIT, _INIT, _ORDER, _NAME, _SHARE = 1, 2, 3, 4, 5
+_SPLIT, _INIT, _ORDER, _NAME, _SHARE, _TEST = 1, 2, 3, 4, 5, 6
 
 
 def split_seed(seed: int, trial: int) -> list[int]:
     """Return the seed of the train/validation split."""
     return [seed, trial, _SPLIT]
+
+
+def test_seed(seed: int, trial: int) -> list[int]:
+    """Return the seed of the test set."""
+    return [seed, trial, _TEST]
 
 
 def share_seed(seed: int, trial: int) -> list[int]:
@@ -50,17 +58,25 @@ def _one_number(entropy: list[int]) -> int:
 
 def trial_split(
     config: RunConfig, images: ImageSet, trial: int, counts: tuple[int, int] | None = None
-) -> tuple[Rows, Rows]:
-    """Return the originals of the training set and of the validation set of that trial.
+) -> Split:
+    """Return the originals of the training, validation and test sets of that trial.
 
+    The test set is drawn first, by the same rule; the rest is split as all images are without it.
     With a ``train_share`` below 1, that share of the training set is drawn, the classes in
-    proportion; the validation set stays whole, so that all shares are measured on the same images.
+    proportion; the other sets stay whole, so that all shares are measured on the same images.
     """
+    seed, trial = config.seed, 0 if config.split == "fixed" else trial
+    rest, test = None, np.arange(0)
+    if config.test_share:
+        if config.split == "as-shipped":
+            raise StudyError("The as-shipped split has no test_share. Split by image or patient.")
+        share = 1 - Fraction(str(config.test_share))
+        rest, test = split(images, config.split, test_seed(seed, trial), float(share))
     training, validation = split(
-        images, config.split, split_seed(config.seed, trial), counts=counts
+        images, config.split, split_seed(seed, trial), counts=counts, among=rest
     )
     labels = None if images.labels is None else images.labels[training]
     count = max(1, round(config.train_share * len(training)))
-    kept = subset(labels, len(training), count, share_seed(config.seed, trial))
+    kept = subset(labels, len(training), count, share_seed(seed, trial))
     require_classes(images, training[kept], validation, f"A train_share of {config.train_share}")
-    return training[kept], validation
+    return Split(training[kept], validation, test)

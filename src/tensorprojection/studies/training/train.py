@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from ..config import RunConfig, code_version
 from ..errors import StudyError
-from ..inputs import Data, Rows
+from ..inputs import Data, Rows, Split
 from ..network_file import About, Keep, encode_network, score
-from ..results import BY_CLASS, COUNTS, NOT_METRICS, EpochRow, Saved
+from ..results import BY_CLASS, COUNTS, NOT_METRICS, TEST, TEST_IMAGES, EpochRow, Saved
 from ..study import Metrics, Study
 from . import checkpoint
 from .checkpoint import JobState
@@ -39,14 +39,13 @@ STEP_SECONDS = 0.5  # the least time between two events within an epoch
 
 @dataclass(frozen=True)
 class Training:
-    """A job that is being trained: its network and optimizer, its training and validation rows."""
+    """A job that is being trained: its network and optimizer, and the rows of its sets."""
 
     job: Job
     study: Study[Any]
     config: RunConfig
     data: Data
-    training: Rows
-    validation: Rows
+    rows: Split
     network: nn.Module
     optimizer: torch.optim.Optimizer
     observer: Observer | None = None
@@ -82,29 +81,34 @@ def train(
     now = set_up(job, study, config, data)
     observer = Observer(now.network, state.observed)  # of the initial network
     now = replace(now, observer=observer, class_names=class_names)
-    counts = dict(zip(COUNTS, count_originals(now), strict=True))
+    counts = count_originals(now)
     if state.checkpoint is not None:
         path = Path("trials") / f"{job.trial + 1:03d}" / f"{job.model}.pt"
         checkpoint.restore(state.checkpoint, path, now.network, now.optimizer, config.device)
-    lowest = min(map(score, state.rows)) if state.rows and state.network else math.inf
+    lowest = min(map(score, state.rows), default=math.inf)
+    lowest_saved = lowest if state.network else math.inf
     for epoch in range(len(state.rows) + 1, config.epochs + 1):
         started = time.perf_counter()
         loss = train_epoch(now, epoch, emit)
         seconds = time.perf_counter() - started
-        row: EpochRow = {"epoch": epoch, "train_loss": loss, **validate(now)}
+        row: EpochRow = {"epoch": epoch, "train_loss": loss, **validate(now, now.rows.validation)}
+        if len(now.rows.test) and score(row) < lowest:
+            measured = validate(replace(now, observer=None), now.rows.test)
+            row |= {f"{TEST}{name}": value for name, value in measured.items()}
         # A score may be undefined: the AUC of a validation set of one class.
         wrong = [n for n, value in row.items() if "loss" in n and not math.isfinite(value)]
         if wrong:
             raise diverged(now, f"{wrong[0]} is {row[wrong[0]]} after epoch {epoch}")
         row |= {"seconds": seconds, **counts, "code": code_version(study)}
         network = None
-        if keep == "last" or (keep == "best" and score(row) < lowest):
+        if keep == "last" or (keep == "best" and score(row) < lowest_saved):
             network = network_file(now, row, keep)
-            lowest = score(row)
+            lowest_saved = score(row)
+        lowest = min(lowest, score(row))
         saved = Saved(
             checkpoint.take(now.network, now.optimizer, epoch, config.device),
             network,
-            observer.collect(epoch, data, now.validation),
+            observer.collect(epoch, data, now.rows.validation),
         )
         emit(Epoch(job, row, saved))
 
@@ -114,10 +118,10 @@ def set_up(job: Job, study: Study[Any], config: RunConfig, data: Data) -> Traini
 
     Its networks share the trial's split, their common initial values and the order of batches.
     """
-    training, validation = data.split(job.trial)
+    rows = Split(*data.split(job.trial))
     torch.manual_seed(init_seed(config.seed, job.trial))
-    drawn = batch_order(config.seed, job.trial, 0, len(training))  # rows may be sorted by class
-    first, _ = data.batch(training[drawn[:FIRST]])
+    drawn = batch_order(config.seed, job.trial, 0, len(rows.train))  # may be sorted by class
+    first, _ = data.batch(rows.train[drawn[:FIRST]])
     network = study.network(config, job.model, first)
     if not isinstance(network, nn.Module):
         raise StudyError(
@@ -129,22 +133,23 @@ def set_up(job: Job, study: Study[Any], config: RunConfig, data: Data) -> Traini
     if not any(p.requires_grad for p in network.parameters()):
         raise StudyError(f"{job}: Expected a network with parameters to train, got none.")
     optimizer = study.optimizer(network, config)
-    return Training(job, study, config, data, training, validation, network, optimizer)
+    return Training(job, study, config, data, rows, network, optimizer)
 
 
-def count_originals(now: Training) -> tuple[int, int]:
-    """Return how many images train and validate, augmented copies not counted.
+def count_originals(now: Training) -> dict[str, int]:
+    """Return how many images train, validate and test, augmented copies not counted.
 
     A study's data with copies has ``count_originals(rows)``; without it every row is an original.
     """
     count = getattr(now.data, "count_originals", len)
-    return count(now.training), count(now.validation)
+    names = (*COUNTS, TEST_IMAGES) if len(now.rows.test) else COUNTS
+    return {name: count(rows) for name, rows in zip(names, now.rows, strict=False)}
 
 
 def train_epoch(now: Training, epoch: int, emit: Emit = lambda event: None) -> float:
     """Make one pass over the training set, in that epoch's order; return the mean loss."""
-    config, count = now.config, len(now.training)
-    order = now.training[batch_order(config.seed, now.job.trial, epoch, count)]
+    config, count = now.config, len(now.rows.train)
+    order = now.rows.train[batch_order(config.seed, now.job.trial, epoch, count)]
     for group in now.optimizer.param_groups:
         group["lr"] = learning_rate(config, epoch)
     loss, images, emitted, last = 0.0, 0, 0, time.monotonic()
@@ -181,12 +186,12 @@ def train_step(now: Training, x: Tensor, y: Tensor) -> float:
     return loss
 
 
-def validate(now: Training) -> dict[str, float]:
-    """Return the study's metrics on the validation set, also by class if it has them."""
+def validate(now: Training, rows: Rows) -> dict[str, float]:
+    """Return the study's metrics on these rows, also by class if it has them."""
     now.network.eval()
     metrics, observer = now.study.metrics(), now.observer
     with torch.inference_mode(), nullcontext() if observer is None else observer.looking():
-        for x, y in batches(now.data, now.validation, now.config):
+        for x, y in batches(now.data, rows, now.config):
             output = output_of(now.network, x, now.config)
             _measured(now, metrics.update, output, y)
             if observer is not None:
@@ -231,7 +236,7 @@ def network_file(now: Training, row: EpochRow, keep: Keep) -> bytes:
         model=now.job.model,
         trial=now.job.trial + 1,
         epoch=row["epoch"],
-        metrics={k: v for k, v in row.items() if k not in ("epoch", *NOT_METRICS)},
+        metrics={k: v for k, v in row.items() if k not in ("epoch", TEST_IMAGES, *NOT_METRICS)},
         class_names=tuple(now.class_names),
         code=str(row["code"]),
         keep=keep,
