@@ -70,4 +70,5 @@ def test_training_and_validation_are_both_computed_so(tmp_path):
     data = study.open(config, study.prepare(config, 1, lambda *_: None))
     state = set_up(Job(0, "base"), study, config, data)
     plain = replace(state, config=smoke("oct"))
-    assert validate(state)["loss"] != validate(plain)["loss"]
+    rows = state.rows.validation
+    assert validate(state, rows)["loss"] != validate(plain, rows)["loss"]
