@@ -31,6 +31,7 @@ class Watch:
         self.rows: dict[Job, EpochRow] = {}
         self.progress: dict[Job, float] = {}  # epochs so far of the jobs that were not finished
         self.epochs = self.jobs = self.done = 0
+        self.last = ""  # the job that has trained last
         self.also: Callable[[Event], None] | None = None  # called with every event as well
 
     def __enter__(self) -> Self:
@@ -54,7 +55,7 @@ class Watch:
         if self.done or any(begun.values()):
             others = sum(begun.values())
             self.notice(f"Continuing: {self.done} of {jobs} done, {others} epochs of the others.")
-        self._show_all("")
+        self._show_all()
 
     def notice(self, text: str) -> None:
         """Show something that the user should know."""
@@ -68,9 +69,8 @@ class Watch:
         if isinstance(event, Step):
             self.bars.advance(self.images, event.images)
             self.progress[job] = self.progress.get(job, 0.0) + event.share * self.epochs
-            self._show_all(f"{job}, epoch {event.epoch}/{self.epochs}{self._metrics(job)}")
-            return
-        if isinstance(event, Epoch):
+            self.last = f"{job}, epoch {event.epoch}/{self.epochs}{self._metrics(job)}"
+        elif isinstance(event, Epoch):
             self.rows[job], self.progress[job] = event.row, event.row["epoch"]
             if not self.console.is_terminal:
                 self.notice(f"{job}, epoch {event.row['epoch']}/{self.epochs}{self._metrics(job)}")
@@ -85,7 +85,7 @@ class Watch:
             self.notice(f"{job}: its process ended with {event.how}; another continues.")
         else:
             self.notice(f"{job} failed: {event.why.removeprefix(f'{job}: ')}")
-        self._show_all("")
+        self._show_all()
 
     def _metrics(self, job: Job) -> str:
         row = self.rows.get(job, {})
@@ -93,15 +93,16 @@ class Watch:
         shown = [name for name in row if name not in hidden]
         return "".join(f", {name} {row[name]:.3f}" for name in shown)
 
-    def _show_all(self, job: str) -> None:
+    def _show_all(self) -> None:
         done = self.done + sum(self.progress.values()) / self.epochs
         speed = self.bars.tasks[0].speed
-        info = f"{speed:.0f} images/s; {job}" if speed else job
+        info = f"{speed:.0f} images/s; {self.last}" if speed else self.last
         self._bar(f"{self.done} of {self.jobs} done", self.jobs, done, info)
 
     def _bar(self, text: str, total: float, done: float, info: str) -> None:
-        shown = {"description": text, "total": total, "completed": done, "visible": True}
-        self.bars.update(self.bar, **shown, **({"info": info} if info else {}))
+        self.bars.update(
+            self.bar, description=text, total=total, completed=done, visible=True, info=info
+        )
 
 
 def _bars(console: Console) -> Progress:

@@ -172,7 +172,7 @@ def event_files(run: Path) -> Callable[[Event], None]:
         if (job := event.job) not in writers:
             place = run / "tensorboard" / job.model / f"{job.trial + 1:03d}"
             # An epoch that is trained again, after a kill, takes the place of the first.
-            writers[job] = SummaryWriter(str(place), purge_step=row["epoch"])  # type: ignore[no-untyped-call]
+            writers[job] = SummaryWriter(str(place), purge_step=row["epoch"])
         for name, value in row.items():
             if isinstance(value, float):
                 writers[job].add_scalar(name, value, row["epoch"])
