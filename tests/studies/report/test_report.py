@@ -21,6 +21,7 @@ from tensorprojection.studies.data.augment import Copies
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.data.splits import Split
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.networks.unet import unet
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import charts, tables
 from tensorprojection.studies.report.run import read_run
@@ -428,7 +429,9 @@ def test_markdown_csv_latex_and_the_terminal_say_the_same(run):
     assert float(line["low"]) == difference.low
     assert float(line["ratio"]) == pytest.approx(300 / 700)
     assert (line["better"], line["pairs"]) == (str(row.better), "7")
-    assert (line["part"], line["parameters"]) == ("validation", "1221841")
+    network = unet("tpl", channels=16, size=128)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    assert (line["part"], line["parameters"]) == ("validation", str(count))
     assert all(one["difference"] == "" for one in lines if one["model"] == "base")
 
 
