@@ -1,9 +1,10 @@
-"""The tables of results.md and settings.md, made from the results that stand in docs/results/.
+"""The tables and the forest plot of results.md and settings.md, made from docs/results/.
 
     python docs/_ext/evidence.py    # writes them anew; a test holds the pages to them
 
 Each of docs/results/ is the folder of a run, with its settings and its results: ``tpl report``
-reads it. On a page a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+reads it, and scores, differences, intervals and verdicts are those of its page. On a page a table
+stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,25 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorprojection.studies.networks.layer_rows import tables_for
+from tensorprojection.studies.report import charts
 from tensorprojection.studies.report.run import Run, read_run
-from tensorprojection.studies.report.statistics import FEWEST, bootstrap, finite
+from tensorprojection.studies.report.statistics import (
+    BASE,
+    Comparison,
+    Estimate,
+    estimate,
+    finite,
+    holm,
+    paired,
+)
+from tensorprojection.studies.report.tables import (
+    interval,
+    markdown,
+    notes,
+    number,
+    of_metric,
+    verdict,
+)
 from tensorprojection.studies.report.verdicts import RULE, verdicts
 
 DOCS = Path(__file__).parents[1]
@@ -30,69 +47,112 @@ def run_of(name: str) -> Run:
     return read_run(DOCS / "results" / name)
 
 
-def at_the_end(
-    name: str, reference: str, metrics: Sequence[str], untrained: Sequence[str] = ()
-) -> str:
-    """Every network at the last epoch, with its price and its differences from the reference."""
+def found(networks: Mapping[str, Sequence[str]]) -> str:
+    """Some networks of some runs beside their base, by the loss: as on the runs' pages."""
+    head = ["study", "network", "in place of", "parameters", "loss", "difference"]
+    head += ["95 % interval", "better", "verdict"]
+    lines = []
+    for name, models in networks.items():
+        run = run_of(name)
+        sizes = {table.form: table.total for table in run.layers[0]}
+        rows: dict[str, Comparison] = {row.model: row for row in of_metric(run, "loss")}
+        for model in models:
+            of = rows[model].difference
+            assert of is not None
+            cells = [run.title, run.model_title(model), run.model_title(BASE), f"{sizes[model]:,}"]
+            cells += [number(rows[model].score[1]), number(of.value, "+"), interval(of)]
+            cells += [f"{rows[model].better}/{of.trials}", verdict(run, rows[model])]
+            lines.append(cells)
+    return markdown(head, lines, texts=3)
+
+
+def forest(*names: str) -> charts.Spec:
+    """The differences of the loss from the base in several runs, one below the other."""
+    parts = []
+    for run in map(run_of, names):
+        title = f"{run.title}: {run.score_title('loss')}, {run.config.trials} trials"
+        parts.append(charts.forest(run, "loss") | {"title": title, "width": 460})
+    return {"title": charts.FOREST, "vconcat": parts}
+
+
+def scores(name: str, metrics: Sequence[str], untrained: Sequence[str] = ()) -> str:
+    """Every network at the best epoch of each trial, with its price and its differences."""
     run = run_of(name)
-    sizes = {t.form: t.total for t in tables_for(run.study, run.config)}
-    minus = f"minus {run.model_title(reference)}"
-    head = ["at epoch " + str(run.epochs[-1]), "parameters", "seconds per epoch"]
-    head += ["training loss"]
+    sizes = {table.form: table.total for table in run.layers[0]}
+    head = ["at the best epoch", "parameters", "seconds per epoch"]
     for metric in metrics:
-        head += [run.metric_title(metric), minus]
+        head += [run.score_title(metric), f"minus {run.model_title(BASE)}"]
     lines = []
     for model in run.models:
         cells = [run.model_title(model)]
-        cells += ["of the data" if model in untrained else f"{sizes[model]:,}"]
-        cells += [_seconds(run, model), _median(run, "train_loss", model)]
+        cells += [
+            "of the data" if model in untrained else f"{sizes[model]:,}",
+            _seconds(run, model),
+        ]
         for metric in metrics:
-            cells += [_median(run, metric, model)]
-            cells += ["" if model == reference else difference(run, metric, model, reference)]
+            cells += [number(float(np.nanmedian(run.scores(metric, model))))]
+            cells += ["" if model == BASE else difference(run, metric, model)]
         lines.append(cells)
-    return _table(head, lines)
+    return markdown(head, lines)
 
 
-def by_epoch(
-    name: str, reference: str, metric: str, models: Sequence[str], epochs: Sequence[int | range]
-) -> str:
-    """One metric's differences from the reference at some epochs; of a range, of its mean."""
+def by_epoch(name: str, metric: str, models: Sequence[str], epochs: Sequence[int | range]) -> str:
+    """One metric's differences from the base at some epochs; of a range, of its mean."""
     run = run_of(name)
-    title = run.model_title
-    head = [f"{run.metric_title(metric)}, minus {title(reference)}"]
+    head = [f"{run.metric_title(metric)}, minus {run.model_title(BASE)}"]
     head += [
         f"epoch {at}" if isinstance(at, int) else f"mean of epochs {at[0]} to {at[-1]}"
         for at in epochs
     ]
     lines = [
-        [title(model), *(difference(run, metric, model, reference, at) for at in epochs)]
+        [run.model_title(model), *(difference(run, metric, model, BASE, at) for at in epochs)]
         for model in models
     ]
-    return _table(head, lines)
+    return markdown(head, lines)
 
 
 def against(name: str, reference: str, metrics: Sequence[str], models: Sequence[str]) -> str:
-    """Some networks' differences from another than the base, at the last epoch."""
+    """Some networks' differences from another than the base, at the best epoch."""
     run = run_of(name)
-    title = run.model_title
-    head = [f"at epoch {run.epochs[-1]}, minus {title(reference)}"]
-    head += [run.metric_title(metric) for metric in metrics]
+    head = [f"at the best epoch, minus {run.model_title(reference)}"]
+    head += [run.score_title(metric) for metric in metrics]
     lines = [
-        [title(model), *(difference(run, metric, model, reference) for metric in metrics)]
+        [run.model_title(model), *(difference(run, m, model, reference) for m in metrics)]
         for model in models
     ]
-    return _table(head, lines)
+    return markdown(head, lines)
 
 
-def of_starts(name: str, metrics: Sequence[str], starts: Mapping[str, tuple[str, str]]) -> str:
-    """Medians at the last epoch, by what a start is called in the code and what it is."""
+def primary(comparisons: Sequence[tuple[str, str, str, str]]) -> str:
+    """Primary comparisons, as (run, metric, model, other), with p-values corrected by Holm."""
+    lines, ps = [], []
+    for name, metric, model, other in comparisons:
+        run = run_of(name)
+        of, better = paired(run, metric, model, other)
+        assert of is not None
+        ps.append(of.p)
+        cells = [f"{run.title}: {run.score_title(metric)}", run.model_title(model)]
+        cells += [run.model_title(other), number(of.value, "+"), interval(of)]
+        lines.append([*cells, f"{better}/{of.trials}", number(of.p)])
+    lines = [[*line, number(p)] for line, p in zip(lines, holm(ps), strict=True)]
+    head = ["outcome", "network", "minus", "difference", "95 % interval", "better", "p"]
+    return markdown([*head, "p, Holm"], lines, texts=3)
+
+
+def of_inits(name: str, metrics: Sequence[str], inits: Mapping[str, tuple[str, str]]) -> str:
+    """Medians at the best and at the last epoch, by what an init is called and what it is."""
     run = run_of(name)
-    head = ["start", "what it is", *(run.metric_title(metric) for metric in metrics)]
-    lines = [
-        [*words, *(_median(run, metric, model) for metric in metrics)]
-        for model, words in starts.items()
-    ]
-    return _table(head, lines, texts=2)
+    head = ["init", "what it is"]
+    for metric in metrics:
+        head += [f"{run.score_title(metric)}, best epoch", f"epoch {run.epochs[-1]}"]
+    lines = []
+    for model, words in inits.items():
+        cells = [*words]
+        for metric in metrics:
+            last = run.values[metric, model][:, -1]
+            cells += [number(float(np.nanmedian(v))) for v in (run.scores(metric, model), last)]
+        lines.append(cells)
+    return markdown(head, lines, texts=2)
 
 
 def claims(*names: str) -> str:
@@ -101,37 +161,34 @@ def claims(*names: str) -> str:
     for name in names:
         run = run_of(name)
         assert run.study is not None
-        found = verdicts(run)
-        lines += [[run.study.title, v.claim.text, v.evidence, v.word] for v in found if v.tested]
-        if absent := [v for v in found if not v.tested]:
+        judged = verdicts(run)
+        lines += [[run.study.title, v.claim.text, v.evidence, v.word] for v in judged if v.tested]
+        if absent := [v for v in judged if not v.tested]:
             reasons = " ".join(dict.fromkeys(v.evidence for v in absent))
             lines.append([run.study.title, f"{len(absent)} more claims", reasons, "not tested"])
-    return _table(["study", "claim", "found", "verdict"], lines, texts=4)
+    return markdown(["study", "claim", "found", "verdict"], lines, texts=4)
 
 
 def difference(
-    run: Run, metric: str, model: str, reference: str, at: int | range | None = None
+    run: Run, metric: str, model: str, reference: str = BASE, at: int | range | None = None
 ) -> str:
-    """The median of the differences, its 95 % interval, and in how many trials it is better.
+    """The mean difference, its 95 % interval, and in how many trials it is better.
 
-    At the last epoch, or at the one that is given, or of each trial's mean over a range of them.
-    Bold where the interval does not hold zero; of a few trials there is none.
+    Of the scores, or at an epoch on the validation images, or of each trial's mean over a range.
+    Bold if the interval does not contain zero.
     """
+    of: Estimate | None
     if at is None:
-        at = int(run.epochs[-1])
-    wanted = [at] if isinstance(at, int) else at
-    chosen = np.isin(run.epochs, wanted)
-    assert chosen.sum() == len(wanted), f"the run has not all of the epochs {at}"
-    values = (run.values[metric, model] - run.values[metric, reference])[:, chosen].mean(1)
-    values = finite(values)
-    sign = 1 if run.metric(metric).higher_is_better else -1
-    better = f"({int((sign * values > 0).sum())}/{len(values)})"
-    if len(values) < FEWEST:
-        return f"{_signed(float(np.median(values)))} {better}"
-    low, high = bootstrap(values)
-    bold = "**" if low * high > 0 else ""
-    shown = f"{_signed(float(np.median(values)))} [{_signed(low)}, {_signed(high)}]"
-    return f"{bold}{shown}{bold} {better}"
+        of, better = paired(run, metric, model, reference)
+    else:
+        chosen = np.isin(run.epochs, [at] if isinstance(at, int) else at)
+        values = (run.values[metric, model] - run.values[metric, reference])[:, chosen].mean(1)
+        sign = 1 if run.metric(metric).higher_is_better else -1
+        of, better = estimate(run, values), int((sign * values > 0).sum())
+    assert of is not None
+    bold = "**" if of.sign else ""
+    shown = f"{number(of.value, '+')} [{interval(of).replace(' to ', ', ')}]"
+    return f"{bold}{shown}{bold} ({better}/{of.trials})"
 
 
 def _seconds(run: Run, model: str) -> str:
@@ -140,25 +197,17 @@ def _seconds(run: Run, model: str) -> str:
     return f"{median:.2g}" if median < 1 else f"{median:.1f}"
 
 
-def _median(run: Run, metric: str, model: str) -> str:
-    return f"{np.nanmedian(run.values[metric, model][:, -1]):.3f}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("-", "−")
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1) -> str:
-    rule = [*["---"] * texts, *["---:"] * (len(head) - texts)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *lines))
-
-
-OCT_STARTS = ("tpl1", "tpl2", "tpl1-block", "tpl1-blur", "tpl1-dct", "avg")
-OCT_LOCAL = ("base", "tpl1-block", "tpl1-block3", "tpl1-blur")
+FOUND = {
+    "oct": ("tpl1", "tpl2", "tpl1-block3", "tpl1-blur", "avg"),
+    "chest-quarter": ("tpl", "tcl"),
+    "kvasir": ("tpl", "tpl-blur", "tpl-aggressive"),
+}
+OCT = ("tpl1", "tpl2", "tpl1-block", "tpl1-block3", "tpl1-blur", "tpl1-dct", "avg")
+OCT_LOCAL = ("tpl1-block", "tpl1-block3", "tpl1-blur")
 CHEST = ("tpl", "tpl-mpca", "tcl")
 KVASIR = ("tpl", "tpl-dct", "tpl-blur", "tpl-aggressive")
 FIRST_AND_QUARTERS = (1, range(1, 5), range(5, 9), range(9, 13), range(13, 17))
-STARTS = {
+INITS = {
     "base": ("(MaxPooling)", ""),
     "avg": ("(AveragePooling)", ""),
     "tpl1": ('`"normal"`', "noise of standard deviation 0.05, the paper's"),
@@ -169,17 +218,21 @@ STARTS = {
 }
 
 TABLES: dict[str, Callable[[], str]] = {
-    "oct-end": lambda: at_the_end("oct", "base", ("loss", "accuracy"), untrained=("mpca",)),
-    "oct-loss": lambda: by_epoch("oct", "base", "loss", OCT_STARTS, (2, 4, 8, 12)),
-    "oct-accuracy": lambda: by_epoch("oct", "base", "accuracy", OCT_STARTS, (2, 4, 8, 12)),
-    "oct-average": lambda: against("oct", "avg", ("loss", "accuracy"), OCT_LOCAL),
-    "oct-starts": lambda: of_starts("oct", ("loss", "accuracy"), STARTS),
-    "chest-quarter-end": lambda: at_the_end("chest-quarter", "base", ("loss", "accuracy")),
-    "chest-quarter-loss": lambda: by_epoch("chest-quarter", "base", "loss", CHEST, (1, 5, 10, 20)),
+    "found": lambda: found(FOUND),
+    "notes": lambda: "".join(f"- {note}\n" for note in notes(run_of("oct"))),
+    "oct": lambda: scores("oct", ("loss", "accuracy"), untrained=("mpca",)),
+    "oct-loss": lambda: by_epoch("oct", "loss", OCT, (2, 4, 8, 12)),
+    "oct-accuracy": lambda: by_epoch("oct", "accuracy", OCT, (2, 4, 8, 12)),
+    "oct-average": lambda: against("oct", "avg", ("loss", "accuracy"), ("base", *OCT_LOCAL)),
+    "oct-local": lambda: against("oct", "base", ("loss", "accuracy"), OCT_LOCAL),
+    "oct-inits": lambda: of_inits("oct", ("loss", "accuracy"), INITS),
+    "chest-quarter": lambda: scores("chest-quarter", ("loss", "accuracy")),
+    "chest-quarter-loss": lambda: by_epoch("chest-quarter", "loss", CHEST, (1, 5, 10, 20)),
+    "chest-quarter-tcl": lambda: against("chest-quarter", "tcl", ("loss", "accuracy"), ("tpl",)),
+    "kvasir": lambda: scores("kvasir", ("loss", "iou")),
+    "kvasir-iou": lambda: by_epoch("kvasir", "iou", KVASIR, FIRST_AND_QUARTERS),
     "rule": lambda: "\n\n".join(RULE) + "\n\n",
     "claims": lambda: claims("oct", "chest-quarter", "kvasir"),
-    "kvasir-end": lambda: at_the_end("kvasir", "base", ("dice", "iou")),
-    "kvasir-dice": lambda: by_epoch("kvasir", "base", "dice", KVASIR, FIRST_AND_QUARTERS),
 }
 
 
@@ -191,3 +244,6 @@ def with_tables(text: str) -> str:
 if __name__ == "__main__":
     for page in PAGES:
         page.write_text(with_tables(page.read_text("utf-8")), "utf-8")
+    charts.draw(forest(*FOUND), DOCS / "images" / "found")
+    for kind in (".pdf", ".png"):
+        (DOCS / "images" / f"found{kind}").unlink()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked wit
 def small(monkeypatch):
     monkeypatch.setattr(demo, "RACES", ("Kvasir-16 up", "OCT-1"))
     monkeypatch.setattr(demo, "ROUNDS", 2)
-    monkeypatch.setattr(demo, "FOUND", (("kvasir", "tpl-dct", "dice"),))
+    monkeypatch.setattr(demo, "FOUND", (("kvasir", "tpl-dct", "iou"),))
     monkeypatch.setenv("COLUMNS", "100")
 
 
@@ -56,7 +56,7 @@ def test_it_times_swaps_exports_steps_and_shows_the_recorded_rows(tmp_path, tpl)
     # Real images: the counts, from the rows themselves
     rows = polars.read_parquet(demo.RESULTS / "kvasir" / "results.parquet")
     wide = rows.filter(polars.col("model").is_in(["base", "tpl-dct"])).pivot(
-        "model", index=["trial", "epoch"], values="dice"
+        "model", index=["trial", "epoch"], values="iou"
     )
     ahead = [
         int((part["tpl-dct"] > part["base"]).sum())

@@ -27,7 +27,7 @@ ROUNDS = 5
 FOUND = (
     ("oct", "tpl1-block3", "loss"),
     ("chest-quarter", "tpl", "loss"),
-    ("kvasir", "tpl-dct", "dice"),
+    ("kvasir", "tpl-dct", "iou"),
 )
 RESULTS = Path(__file__).parents[3] / "docs" / "results"  # of a clone; an installation has none
 ONLINE = "https://github.com/tensorprojection/tensorprojection/blob/main/docs/results.md"

@@ -13,8 +13,8 @@ def report(
     out: Annotated[
         Path | None,
         Parameter(
-            help="Where page, figures and table go. Default: the first run's folder, or one in it "
-            "named after --models and --metrics."
+            help="Where page, figures and tables go. Default: the run's folder, or one in it named "
+            "after the other runs, --models and --metrics."
         ),
     ] = None,
     models: Annotated[
@@ -30,10 +30,10 @@ def report(
         Parameter(help="Your own study's file, for its titles. This runs its code."),
     ] = None,
 ) -> None:
-    """Write a run's page, report.html, which is one file; its figures, and its table.
+    """Write a run's page, report.html, which is one file; its figures, and its tables.
 
-    Several runs of one study are compared in one page: sizes, channels, compressions, inits. Only
-    the runs' files are read: a study's code is run if you name it.
+    Several runs of one study are compared in one page and one figure: sizes, channels,
+    compressions, inits. Only the runs' files are read: a study's code is run if you name it.
     """
     from rich.console import Console
 
@@ -48,19 +48,22 @@ def report(
     chosen = None if models is None else names_in(models)
     shown = None if metrics is None else names_in(metrics)
     own = None if study is None else import_study(study)
+    others = [f"with_{folder.resolve().name}" for folder in folders[1:]]
+    where = out or folders[0] / "_".join([*others, *(chosen or ()), *(shown or ())])
+    if others and where.resolve() in [folder.resolve() for folder in folders]:
+        raise StudyError(f"Expected --out other than {where}, which has the page of its own run.")
     # First: a damaged one must not leave half a report.
     runs = read_runs(folders, chosen, shown, own)
-    console = Console(highlight=False)
-    where = folders[0] / "_".join([*(chosen or ()), *(shown or ())]) if out is None else out
-    if len(runs) == 1:
-        console.print(tables.render(runs[0]))
-        try:
-            if runs[0].held_out is None:  # of one epoch there are no curves
-                charts.write(runs[0], where / "figures")
-                console.print(f"Figures: {where / 'figures'}", soft_wrap=True, markup=False)
-            files = ", ".join(map(str, tables.write(runs[0], where)))
-        except OSError as error:
-            at = error.filename or where
-            raise StudyError(f"Could not write {at}: {error.strerror or error}.") from None
-        console.print(f"Table: {files}", soft_wrap=True, markup=False)
-    console.print(f"Page: {page.write(runs, where)}", soft_wrap=True, markup=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    if not others:
+        Console(highlight=False).print(tables.render(runs[0]))
+    try:
+        if runs[0].held_out is None:  # of one epoch there are no curves
+            charts.write(runs, where / "figures")
+            console.print(f"Figures: {where / 'figures'}")
+        if not others:
+            console.print(f"Table: {', '.join(map(str, tables.write(runs[0], where)))}")
+    except OSError as error:
+        at = error.filename or where
+        raise StudyError(f"Could not write {at}: {error.strerror or error}.") from None
+    console.print(f"Page: {page.write(runs, where)}")

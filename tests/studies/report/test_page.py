@@ -15,6 +15,7 @@ from tensorprojection.cli.report import report
 from tensorprojection.studies.claims import Claim
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
+from tensorprojection.studies.report import charts
 from tensorprojection.studies.report import page as report_page
 from tensorprojection.studies.report.run import read_run, read_runs
 from tensorprojection.studies.report.statistics import Estimate
@@ -56,14 +57,16 @@ def test_the_page_needs_nothing_else_and_has_every_part(run, tmp_path):
     for part in (
         *("Validation by epoch", "Paired differences", "Confusion matrices", "sensitivity"),
         *("Learned projections", "Training", "Images", "Networks", "The paper's claims"),
-        *("Seconds for an epoch", "By the validation loss at epoch 5, of 2 networks beside"),
+        *("Seconds for an epoch", "Of 2 networks beside MaxPooling: "),
         *("NORMAL (10)", "image-", "The paper prints 1152, but 6 · 6 · 20 = 720."),
     ):
         assert part in text
     assert "not measured" not in text
     assert "University of Washington Interactive Data Lab" in text  # Vega's licence
-    order = ("By the validation", "Validation by", "Paired", "Confusion", "Learned", "The paper's")
-    places = [text.index(part) for part in order]
+    order = ("Data: phantoms", "Of 2 networks", "Medians and 25–75 %", "Validation by epoch")
+    order += ("Paired differences", "Confusion matrices", "Learned projections", "Training Seconds")
+    order += ("Networks ", "Run Folder", "The paper's claims")
+    places = [text.rindex(part) for part in order]
     assert places == sorted(places)
 
 
@@ -120,14 +123,16 @@ def test_the_same_run_gives_the_same_page(run, tmp_path):
     assert first == second
 
 
-def test_claims_that_a_run_cannot_test_stand_apart(run, tmp_path):
+def test_claims_come_last_and_those_that_a_run_does_not_decide_are_folded(run, tmp_path):
     page = write([run(models=("base", "tpl1"), trials=2)], tmp_path).read_text(encoding="utf-8")
     claims = STUDIES["oct"].claims
     absent = [claim for claim in claims if "tpl2" in (claim.model, claim.than)]
     late = [claim for claim in claims if claim not in absent and claim.after >= 5]
     tested = len(claims) - len(absent) - len(late)
     text = text_of(page)
-    assert f"Of {tested} claims that this run can test: {tested} undecided at this size." in text
+    assert "This run decides none of the paper's claims." in text
+    assert f"Undecided by a run of this size: {tested}" in text
+    assert f"that this run does not have: {len(absent) + len(late)}" in text
     apart = page.index("that this run does not have")
     assert "Not in this run" not in page[:apart]
     assert page[apart:].count("Not in this run: TensorProjection 2.") == len(absent)
@@ -135,12 +140,23 @@ def test_claims_that_a_run_cannot_test_stand_apart(run, tmp_path):
     assert "The paper's claims" not in others
 
 
+def test_a_claim_that_is_decided_is_in_sight(run, tmp_path):
+    curves = read_run(run(observed=False))
+    page = report_page.as_html([shifted(curves, -0.3)])
+    shown = page[page.index("The paper's claims") :].partition("<details")[0]
+    assert "Of the paper's claims, this run decides 1." in text_of(shown)
+    assert "lower in 7 of 7 trials; 95 % interval" in text_of(shown)
+
+
 def test_at_most_five_networks_are_on_at_first(run, tmp_path):
     models = ("base", "tpl1", "tpl2", "avg", "hope", "tcl", "mpca")
-    page = write([run(models=models, trials=2)], tmp_path).read_text(encoding="utf-8")
-    assert (
-        re.findall(r'aria-pressed="(\w+)"', without_scripts(page)) == ["true"] * 5 + ["false"] * 2
-    )
+    folder = run(models=models, trials=2)
+    page = write([folder], tmp_path).read_text(encoding="utf-8")
+    on = re.findall(r'data-label="([^"]+)" aria-pressed="true"', page)
+    found = read_run(folder)
+    scores = {found.model_title(row.model): row.score[1] for row in found.comparisons[:7]}
+    best = sorted(scores, key=scores.get)
+    assert set(on) == {"MaxPooling", *[name for name in best if name != "MaxPooling"][:4]}
 
 
 def test_sensitivity_and_specificity_are_those_of_the_confusion_matrix(run, tmp_path):
@@ -184,11 +200,23 @@ def test_several_runs_are_compared_by_what_sets_them_apart(run, tmp_path):
     assert "epochs 5 3" in text
     assert "Comparison of 2 runs" in text
     medians = [
-        [number(row.last[1]) for row in read_run(folder).comparisons if row.model == "base"]
+        [number(row.score[1]) for row in read_run(folder).comparisons if row.model == "base"]
         for folder in folders
     ]
     for pair in zip(*medians, strict=True):
         assert f"baseline U-Net {' '.join(pair)}" in text
+
+
+def test_the_panels_of_several_runs_have_a_row_per_run_and_a_column_per_metric(run):
+    folders = [run(name, models=("base", "tpl1"), observed=False) for name in ("a", "b")]
+    runs = read_runs(folders, metrics=["loss", "accuracy", "f1"])
+    rows = charts.overview(runs)["vconcat"]
+    assert [len(row["concat"]) for row in rows] == [3, 3]
+    for row, one in zip(rows, runs, strict=True):
+        for panel, metric in zip(row["concat"], ("loss", "accuracy", "f1"), strict=True):
+            values = [p["value"] for p in panel["data"]["values"] if p["network"] == "MaxPooling"]
+            medians = np.median(one.values[metric, "base"], axis=0)
+            assert values == pytest.approx(medians.tolist(), rel=1e-4)
 
 
 def test_different_studies_in_one_page_are_refused(run, tmp_path):
@@ -203,8 +231,14 @@ def test_tpl_report_takes_one_folder_or_several_and_names_the_page(run, capsys):
     app.command(report)
     a, b = run("a", observed=False), run("b", trials=6, observed=False)
     app(["report", str(a), str(b)], result_action="return_value")
-    printed = "".join(capsys.readouterr().out.split())
-    assert f"Page:{a / 'report.html'}" in printed
+    printed = capsys.readouterr().out
+    where = a / "with_b"
+    assert f"Page: {where / 'report.html'}" in printed
+    for kind in ("png", "svg", "pdf"):
+        assert (where / "figures" / f"overview.{kind}").is_file()
+    assert not (a / "report.html").exists()  # which is of that run alone
+    with pytest.raises(StudyError, match="Expected --out other than"):
+        app(["report", str(a), str(b), "--out", str(b)], result_action="return_value")
     with pytest.raises(StudyError, match="folder of a run, got none"):
         app(["report"], exit_on_error=False, result_action="return_value")
 
@@ -260,8 +294,8 @@ def test_claims_are_about_what_the_study_has(study):
 )
 def test_the_rule(direction, interval, word):
     claim = Claim("", "loss", "tpl1", "base", direction, margin=0.02)
-    assert decide(claim, Estimate("corrected mean", 0.0, *interval, trials=6)) == word
-    assert decide(claim, Estimate("corrected mean", 0.0, *interval, trials=5)) == UNDECIDED
+    assert decide(claim, Estimate(0.0, *interval, p=0.5, trials=6, ratio=0)) == word
+    assert decide(claim, Estimate(0.0, *interval, p=0.5, trials=5, ratio=0)) == UNDECIDED
 
 
 def shifted(curves, by):

@@ -19,17 +19,18 @@ from tensorprojection.studies.config import RunConfig, read_toml, resolve
 from tensorprojection.studies.data.augment import Copies
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.networks.unet import unet
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import charts, tables
 from tensorprojection.studies.report.run import read_run
-from tensorprojection.studies.report.statistics import bootstrap, corrected
+from tensorprojection.studies.report.statistics import corrected, holm
 from tensorprojection.studies.report.tables import as_csv, as_markdown, as_tex, number
 from tensorprojection.studies.results import JobFiles, write_results
 
 METRICS = {
-    "oct": ["train_loss", "loss", "accuracy", "f1"],
-    "chest": ["train_loss", "loss", "accuracy", "f1"],
-    "kvasir": ["train_loss", "loss", "dice", "iou"],
+    "oct": ["loss", "accuracy", "f1", "train_loss"],
+    "chest": ["loss", "accuracy", "f1", "train_loss"],
+    "kvasir": ["loss", "dice", "iou", "train_loss"],
 }
 
 
@@ -44,6 +45,7 @@ def run(tmp_path):
         epochs=5,
         change=None,
         images=(700, 300),
+        test=(),
         **settings,
     ):
         rng = np.random.default_rng(1)
@@ -52,6 +54,8 @@ def run(tmp_path):
                 {"study": study, "model": model, "trial": trial, "epoch": epoch}
                 | {name: float(rng.uniform(0.1, 0.9)) for name in METRICS[study]}
                 | {"seconds": 1.0, "train_images": images[0], "validation_images": images[1]}
+                | {f"test_{name}": float(rng.uniform(0.1, 0.9)) for name in test}
+                | ({"test_images": images[2]} if test else {})
                 for trial in range(trials)
                 for model in models
                 for epoch in range(1, epochs + 1)
@@ -78,6 +82,15 @@ def value(folder, metric, model, epoch):
     return dict(zip(frame["trial"], frame[metric], strict=True))
 
 
+def best(folder, metric, model):
+    """The metric by trial at the epoch with the lowest validation loss, straight from the file."""
+    rows = pl.read_parquet(folder / "results.parquet").filter(model=model).to_dicts()
+    lowest = {}
+    for row in sorted(rows, key=lambda row: -row["loss"]):
+        lowest[row["trial"]] = row[metric]
+    return dict(sorted(lowest.items()))
+
+
 def rows_of(folder):
     return {(row.metric, row.model): row for row in read_run(folder).comparisons}
 
@@ -97,28 +110,60 @@ def tpl(*arguments):
 # Medians and differences
 
 
+@pytest.mark.parametrize("tested", [False, True])
 @pytest.mark.parametrize("study", METRICS)
-def test_numbers_of_the_table(run, study):
-    folder = run(study, ("base", "tpl"), trials=9)
+def test_scores_are_of_each_trials_epoch_with_the_lowest_validation_loss(run, study, tested):
+    measured = METRICS[study][:3] if tested else ()
+    folder = run(study, ("base", "tpl"), trials=9, images=(600, 250, 150), test=measured)
     made = rows_of(folder)
     assert len(made) == 8
     for (metric, model), row in made.items():
-        columns = {e: list(value(folder, metric, model, e).values()) for e in range(1, 6)}
-        better = max if metric in ("accuracy", "f1", "dice", "iou") else min
-        best = better(columns, key=lambda e: statistics.median(columns[e]))
-        assert (row.trials, row.last_epoch, row.best_epoch) == (9, 5, best)
-        assert row.last == pytest.approx(statistics.quantiles(columns[5], n=4, method="inclusive"))
-        at_best = statistics.quantiles(columns[best], n=4, method="inclusive")
-        assert row.best == pytest.approx(at_best)
+        column = f"test_{metric}" if metric in measured else metric
+        own = best(folder, column, model)
+        last = list(value(folder, metric, model, 5).values())
+        assert (row.trials, row.last_epoch) == (9, 5)
+        assert row.last == pytest.approx(statistics.quantiles(last, n=4, method="inclusive"))
+        quarters = statistics.quantiles(own.values(), n=4, method="inclusive")
+        assert row.score == pytest.approx(quarters)
         if model == "base":
             assert row.difference is None
             continue
-        base, other = value(folder, metric, "base", 5), value(folder, metric, model, 5)
+        base = best(folder, column, "base")
+        differences = [own[t] - base[t] for t in base]
         assert row.difference.trials == 9
-        assert row.difference.value == pytest.approx(
-            statistics.fmean(other[t] - base[t] for t in base)
-        )
-        assert row.better == sum(better(other[t], base[t]) == other[t] for t in base)
+        assert row.difference.value == pytest.approx(statistics.fmean(differences))
+        higher = metric in ("accuracy", "f1", "dice", "iou")
+        assert row.better == sum((d > 0) if higher else (d < 0) for d in differences)
+        expected = by_definition(differences, 150 / 600 if tested else 250 / 600)
+        assert (row.difference.low, row.difference.high) == pytest.approx(expected)
+
+
+def test_the_test_part_is_what_is_reported_and_said_to_be(run):
+    def as_written(results):
+        """Test scores are measured only if the validation loss is the lowest so far."""
+        lowest = pl.col("loss") == pl.col("loss").cum_min().over("model", "trial")
+        tested = pl.when(lowest).then(pl.col("test_loss"))
+        return results.with_columns(test_loss=tested)
+
+    whole = run(models=("base", "tpl1"), images=(600, 250, 150), test=["loss"])
+    expected = read_run(whole).only(metrics=["loss"]).comparisons
+    folder = run(models=("base", "tpl1"), images=(600, 250, 150), test=["loss"], change=as_written)
+    found = read_run(folder).only(metrics=["loss"])
+    assert found.comparisons == expected
+    text = as_markdown(found)
+    assert "## Test loss" in text
+    assert "on the test part, which neither trains nor selects" in text
+    assert "with 0.25 test images for each training image" in text
+    assert "optimistic" not in text
+    validated = as_markdown(read_run(run()))
+    assert "selected on the same data, hence optimistic" in validated
+
+
+def test_a_test_part_that_is_split_by_image_is_said_to_be(run):
+    measured = {"images": (600, 250, 150), "test": METRICS["oct"][:3]}
+    note = "images of one patient may be in several"
+    assert note in as_markdown(read_run(run(split="image", **measured)))
+    assert note not in as_markdown(read_run(run(split="patient", **measured)))
 
 
 def test_pairs_are_of_one_trial_whatever_the_order_of_rows(run):
@@ -136,7 +181,6 @@ def test_pairs_are_of_one_trial_whatever_the_order_of_rows(run):
 def test_equal_is_not_better(run):
     made = rows_of(run(change=lambda r: r.with_columns(loss=pl.lit(0.5))))
     assert made["loss", "tpl1"].better == 0
-    assert made["loss", "tpl1"].best_epoch == 1
 
 
 def test_only_trials_that_reached_the_last_epoch_count(run):
@@ -144,17 +188,20 @@ def test_only_trials_that_reached_the_last_epoch_count(run):
     made = rows_of(folder)
     row = made["loss", "tpl1"]
     assert (row.last_epoch, row.trials, row.difference.trials) == (5, 6, 6)
-    six = [v for trial, v in value(folder, "loss", "tpl1", row.best_epoch).items() if trial < 6]
-    assert row.best[1] == pytest.approx(statistics.median(six))
+    six = [v for trial, v in best(folder, "loss", "tpl1").items() if trial < 6]
+    assert row.score[1] == pytest.approx(statistics.median(six))
     assert made["loss", "base"].trials == 7
     assert "(MaxPooling: 7; TensorProjection 1: 6; planned: 7)" in as_markdown(read_run(folder))
 
 
 def test_the_last_epoch_is_one_that_all_models_have_reached(run):
     late = (pl.col("model") == "tpl2") & (pl.col("epoch") > 2)
-    made = rows_of(run(change=lambda results: results.filter(~late))).values()
-    assert {row.last_epoch for row in made} == {2}
-    assert max(row.best_epoch for row in made) <= 2
+    folder = run(change=lambda results: results.filter(~late))
+    made = rows_of(folder)
+    assert {row.last_epoch for row in made.values()} == {2}
+    first = [value(folder, "loss", "base", epoch).values() for epoch in (1, 2)]
+    lowest = [min(pair) for pair in zip(*first, strict=True)]
+    assert made["loss", "base"].score[1] == pytest.approx(statistics.median(lowest))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
@@ -190,9 +237,8 @@ def test_the_corrected_interval_takes_the_runs_own_numbers_of_images(run, trials
     for (metric, model), row in rows_of(folder).items():
         if model == "base":
             continue
-        base, other = (value(folder, metric, m, 5) for m in ("base", "tpl"))
+        base, other = (best(folder, metric, m) for m in ("base", "tpl"))
         differences = [other[trial] - base[trial] for trial in base]
-        assert row.difference.kind == "corrected mean"
         expected = by_definition(differences, images[1] / images[0])
         assert (row.difference.low, row.difference.high) == pytest.approx(expected, rel=1e-12)
 
@@ -206,7 +252,7 @@ def test_trials_with_other_numbers_of_images_have_each_their_own(run):
 
     folder = run(models=("base", "tpl1"), trials=8, change=uneven)
     found = rows_of(folder)["loss", "tpl1"].difference
-    base, other = (value(folder, "loss", m, 5) for m in ("base", "tpl1"))
+    base, other = (best(folder, "loss", m) for m in ("base", "tpl1"))
     expected = by_definition([other[trial] - base[trial] for trial in base], 1.5)
     assert (found.low, found.high) == pytest.approx(expected)
 
@@ -239,9 +285,33 @@ def test_an_epochs_row_counts_the_originals_of_the_studys_split(study, share, ra
 
 def test_without_the_correction_it_is_students_interval():
     values = np.random.default_rng(0).normal(size=12)
-    student = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert corrected(values, ratio=0) == pytest.approx((student.low, student.high))
-    assert np.isnan(corrected(values[:1], ratio=0)).all()
+    student = scipy.stats.ttest_1samp(values, 0)
+    found, ends = corrected(values, ratio=0), student.confidence_interval(0.95)
+    assert (found.low, found.high, found.p) == pytest.approx((*ends, student.pvalue))
+    assert np.isnan(corrected(values[:1], ratio=0).low)
+
+
+def test_the_p_value_is_005_where_the_interval_ends_at_zero():
+    values = np.random.default_rng(0).normal(size=12)
+    found = corrected(values, ratio=0.5)
+    shifted = corrected(values - found.low, ratio=0.5)
+    assert shifted.low == pytest.approx(0, abs=1e-12)
+    assert shifted.p == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_holms_correction_rejects_what_its_definition_does(seed):
+    """At every level: the k-th smallest of m is compared with level / (m − k), until one fails."""
+    ps = np.random.default_rng(seed).uniform(0, 0.1, size=5)
+    adjusted = holm(ps.tolist())
+    for level in (0.01, 0.05, 0.1, 0.3):
+        rejected = set()
+        for k, at in enumerate(np.argsort(ps)):
+            if ps[at] > level / (5 - k):
+                break
+            rejected.add(at)
+        assert {at for at, p in enumerate(adjusted) if p <= level} == rejected
+    assert holm([0.01, 0.02, 0.03, 0.005]) == pytest.approx([0.03, 0.04, 0.04, 0.02])  # by hand
 
 
 def test_the_corrected_interval_holds_where_trials_share_images():
@@ -255,29 +325,29 @@ def test_the_corrected_interval_holds_where_trials_share_images():
         mixed = draw.permuted(np.tile(draw.normal(size=100), (30, 1)), axis=1)
         means = mixed[:, :30].mean(axis=1)  # of the sides that validate
         for ratio in inside:
-            low, high = corrected(means, ratio)
-            inside[ratio] += low <= 0 <= high
+            found = corrected(means, ratio)
+            inside[ratio] += found.low <= 0 <= found.high
     assert inside[0.0] / 300 < 0.6
     assert inside[30 / 70] / 300 > 0.85
 
 
-def test_bootstrap_covers_the_median_about_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    ends = [bootstrap(rng.normal(size=30)) for _ in range(200)]
-    assert 0.89 <= sum(low <= 0 <= high for low, high in ends) / 200 <= 0.99
-    assert np.isnan(bootstrap(np.ones(1))).all()
-
-
-def test_images_as_shipped_are_not_split_anew(run):
-    found = read_run(run(split="as-shipped"))
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        ("as-shipped", "All trials have the one split that the images come with"),
+        ("fixed", "All trials have one split, drawn by the run's seed"),
+    ],
+)
+def test_one_split_for_all_trials_needs_no_correction(run, split, says):
+    found = read_run(run(split=split))
     text = as_markdown(found)
     assert "Nadeau" not in text
-    assert "All trials have the one split that the images come with" in text
-    row = next(r for r in found.comparisons if r.difference is not None)
-    values = found.values[row.metric, row.model] - found.values[row.metric, "base"]
-    assert row.difference.kind == "bootstrap median"
-    assert row.difference.value == pytest.approx(np.median(values[:, -1]))
-    assert (row.difference.low, row.difference.high) == bootstrap(values[:, -1])
+    assert says in text
+    assert "not about other images, so it needs no correction" in text
+    for row in (r for r in found.comparisons if r.difference is not None):
+        values = found.scores(row.metric, row.model) - found.scores(row.metric, "base")
+        ends = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        assert (row.difference.low, row.difference.high) == pytest.approx(tuple(ends))
 
 
 # Words
@@ -291,10 +361,23 @@ def test_words_follow_the_interval_whoever_wins(run, by, end):
     found = replace(found, values={**found.values, ("loss", "tpl1"): base + by + noise})
     row = next(r for r in found.comparisons if (r.metric, r.model) == ("loss", "tpl1"))
     assert tables.verdict(found, row) == end
-    assert row.better == int((noise[:, -1] + by < 0).sum())
+    if by:
+        assert row.better == (7 if by < 0 else 0)
 
 
-@pytest.mark.parametrize(("trials", "end"), [(2, "too few trials to decide"), (6, "better")])
+def test_worse_in_every_trial_is_never_merely_undecided(run):
+    """Six equal signs of very different sizes, whose corrected interval contains zero."""
+    found = read_run(run(trials=6))
+    sizes = np.array([0.01, 0.02, 0.01, 0.02, 0.01, 2.0])[:, None]
+    for sign, word in ((1, "worse"), (-1, "better")):
+        moved = found.values["loss", "base"] + sign * sizes
+        changed = replace(found, values={**found.values, ("loss", "tpl1"): moved})
+        row = next(r for r in changed.comparisons if (r.metric, r.model) == ("loss", "tpl1"))
+        assert row.difference.sign == 0
+        assert tables.verdict(changed, row) == f"{word} here, undecided for new images"
+
+
+@pytest.mark.parametrize(("trials", "end"), [(2, "too few trials"), (6, "better")])
 def test_fewer_than_six_trials_decide_nothing(run, trials, end):
     """Not even if all differences are equal, and the interval has no width."""
     found = read_run(run(trials=trials))
@@ -323,26 +406,27 @@ def test_title_says_what_share_of_the_training_images_is_used(run):
 def test_markdown_csv_latex_and_the_terminal_say_the_same(run):
     found = read_run(run("kvasir", ("base", "tpl")))
     row = next(r for r in found.comparisons if (r.metric, r.model) == ("dice", "tpl"))
-    low, median, high = map(number, row.last)
     difference = row.difference
+    score, last = (
+        f"{number(median)} [{number(low)}–{number(high)}]"
+        for low, median, high in (row.score, row.last)
+    )
     cells = [
-        *("TensorProjection", f"{median} [{low}–{high}]"),
-        f"{number(row.best[1])} ({row.best_epoch}) [{number(row.best[0])}–{number(row.best[2])}]",
-        number(difference.value, "+"),
+        *("TensorProjection", score, number(difference.value, "+")),
         f"{number(difference.low, '+')} to {number(difference.high, '+')}",
-        f"{row.better}/7",
+        *(f"{row.better}/7", last),
     ]
     assert f"| {' | '.join(cells)} |" in as_markdown(found)
     assert f"{' & '.join(map(tables.tex, cells))} \\\\" in as_tex(found)
     lines = list(csv.DictReader(as_csv(found).splitlines()))
     [line] = [one for one in lines if (one["metric"], one["model"]) == ("dice", "tpl")]
-    assert float(line["last_median"]) == row.last[1]  # all digits
+    assert float(line["score_median"]) == row.score[1]  # all digits
     assert float(line["low"]) == difference.low
-    assert (line["better"], line["pairs"], line["interval"]) == (
-        str(row.better),
-        "7",
-        "corrected mean",
-    )
+    assert float(line["ratio"]) == pytest.approx(300 / 700)
+    assert (line["better"], line["pairs"]) == (str(row.better), "7")
+    network = unet("tpl", channels=16, size=128)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    assert (line["part"], line["parameters"]) == ("validation", str(count))
     assert all(one["difference"] == "" for one in lines if one["model"] == "base")
 
 
@@ -356,7 +440,7 @@ def test_the_terminals_table_fits_80_columns_with_all_numbers_whole(run, study):
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     for row in found.comparisons:
         assert f"{number(row.last[0])}–{number(row.last[2])}" in text
-        assert f"{number(row.best[1])} ({row.best_epoch})" in text
+        assert f"{number(row.score[0])}–{number(row.score[2])}" in text
         if row.model != "base":
             assert number(row.difference.low, "+") in text
             assert f"to {number(row.difference.high, '+')}" in text
@@ -396,9 +480,9 @@ def texts(svg):
 
 def test_every_metric_has_its_figure_as_png_svg_and_pdf(run, tmp_path):
     found = read_run(run("kvasir", ("base", "tpl")))
-    files = charts.write(found, tmp_path / "out")
-    names = ["train_loss", "loss", "dice", "iou", "overview", "forest"]
-    assert [f.name for f in files] == [n + end for n in names for end in (".png", ".svg", ".pdf")]
+    files = charts.write([found], tmp_path / "out")
+    names = ["dice", "forest", "iou", "loss", "overview", "train_loss"]
+    assert [f.name for f in files] == [n + end for n in names for end in (".pdf", ".png", ".svg")]
     starts = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
     assert all(file.read_bytes().startswith(starts[file.suffix]) for file in files)
     svg = (tmp_path / "out" / "iou.svg").read_text(encoding="utf-8")
@@ -410,14 +494,14 @@ def test_every_metric_has_its_figure_as_png_svg_and_pdf(run, tmp_path):
         "epoch",
     } <= set(texts(svg))
     before = [file.read_bytes() for file in files if file.suffix != ".pdf"]  # which has a date
-    charts.write(found, tmp_path / "out")
+    charts.write([found], tmp_path / "out")
     assert before == [file.read_bytes() for file in files if file.suffix != ".pdf"]
 
 
 def test_mathematics_and_markup_in_names_are_drawn_as_they_are(run, tmp_path):
     odd = "$\\frac{$ <b> datum['x'] & \"q\""
     found = read_run(run(models=("base", odd)))
-    charts.write(found.only(metrics=["loss"]), tmp_path)
+    charts.write([found.only(metrics=["loss"])], tmp_path)
     drawn = texts((tmp_path / "loss.svg").read_text(encoding="utf-8"))
     import html
 
@@ -454,7 +538,24 @@ def test_the_forest_has_the_tables_differences_the_best_first(run):
             row = rows[point["network"]]
             ends = (row.difference.low, row.difference.high)
             assert (point["low"], point["high"]) == pytest.approx(ends, rel=1e-4)
-            assert point["trials"] == f"better in {row.better} of 7"
+            assert point["trials"] == f"{row.better}/7"
+
+
+def test_the_frontier_has_scores_by_parameters_with_the_differences_intervals(run, tmp_path):
+    found = read_run(run(models=("base", "avg", "tpl2")))
+    spec = charts.frontier(found, "loss")
+    drawn = {point["network"]: point for point in spec["data"]["values"]}
+    assert [point["parameters"] for point in drawn.values()] == [324_836, 324_836, 215_028]
+    assert drawn["MaxPooling"]["at"] != drawn["AveragePooling"]["at"]  # side by side
+    row = next(r for r in found.comparisons if (r.metric, r.model) == ("loss", "tpl2"))
+    point, scores = drawn["TensorProjection 2"], found.scores("loss", "tpl2")
+    assert point["value"] == pytest.approx(scores.mean(), rel=1e-4)
+    assert point["high"] - point["value"] == pytest.approx(
+        row.difference.high - row.difference.value, rel=1e-3
+    )
+    assert charts.frontier(found.only(["base", "avg"]), "loss") is None  # one size
+    charts.write([found.only(metrics=["loss"])], tmp_path)
+    assert "Validation loss by size" in texts((tmp_path / "frontier.svg").read_text("utf-8"))
 
 
 def test_fourteen_networks_look_different(run):
@@ -546,6 +647,7 @@ def test_config_of_something_else(run, config, rule):
     ("change", "rule"),
     [
         (lambda r: r.drop("trial"), "Expected the columns trial in"),
+        (lambda r: r.head(0), "Expected results of the oct study"),
         (lambda r: r.with_columns(study=pl.lit("chest")), "Expected results of the oct study"),
     ],
 )
@@ -562,7 +664,7 @@ def test_models_and_metrics_in_the_order_asked_for(run):
     for models, named in ((["base", "hope"], "hope"), ([], "none")):
         with pytest.raises(StudyError, match=f"models among base, tpl1, tpl2, got {named}"):
             read_run(run()).only(models)
-    with pytest.raises(StudyError, match="metrics among train_loss, loss, accuracy, f1, got x"):
+    with pytest.raises(StudyError, match="metrics among loss, accuracy, f1, train_loss, got x"):
         read_run(run()).only(metrics=["x"])
 
 
@@ -585,7 +687,7 @@ def test_the_command_writes_a_page_figures_and_tables_and_names_them(run, tmp_pa
 def test_the_command_with_some_networks_writes_beside_the_whole_report(run, capsys):
     folder = run()
     tpl(folder, "--models", "base, tpl2", "--metrics", "loss")
-    assert "last epoch" in capsys.readouterr().out
+    assert "best epoch" in capsys.readouterr().out
     table = (folder / "base_tpl2_loss" / "table.md").read_text(encoding="utf-8")
     assert "TensorProjection 2" in table
     assert "TensorProjection 1" not in table
@@ -648,7 +750,7 @@ def test_a_run_of_an_own_study_is_shown_from_its_rows_and_its_code_is_not_run(
     assert "mine, phantoms: validation accuracy" in text
     found = read_run(own_run)
     kappa = next(r for r in found.comparisons if (r.metric, r.model) == ("kappa", "other"))
-    assert (kappa.better, kappa.best_epoch) == (None, None)  # which way is better is not known
+    assert kappa.better is None  # which way is better is not known
     assert kappa.difference.trials == 7
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "Name the study to show them" in page

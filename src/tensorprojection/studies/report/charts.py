@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..training.metrics import TRAIN_LOSS
 from .projections import observed_by_epoch
 from .run import Run
 from .statistics import BASE, Floats, quartiles
-from .tables import capital, compares, count, interval, number, of_metric, verdict
+from .tables import SELECTED, TESTED, capital, compares, count, interval, number, of_metric, verdict
 
 Spec = dict[str, Any]
 
@@ -37,6 +38,8 @@ COLOURS: tuple[str, ...] = (
 )
 DASHES = ([1, 0], [6, 3], [8, 3, 2, 3], [10, 3], [2, 3], [6, 2, 2, 2], [2, 2])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
+FOREST = "Mean differences with 95 % intervals; on the right, in how many trials it is better."
+FRONTIER = "Mean scores; bars are the 95 % intervals of the difference from the base."
 VERDICTS = {"better": "#0a7f4f", "worse": "#b3261e"}
 
 
@@ -123,12 +126,46 @@ def forest(run: Run, metric: str) -> Spec:
         known = {} if math.isnan(of.low) else {"low": _digits(of.low), "high": _digits(of.high)}
         shown = {"difference": number(of.value, "+"), "interval": interval(of), "verdict": decided}
         shown |= {"network": run.model_title(row.model), "colour": VERDICTS.get(decided, "#777777")}
-        shown |= {"trials": "" if row.better is None else f"better in {row.better} of {of.trials}"}
+        shown |= {"trials": "" if row.better is None else f"{row.better}/{of.trials}"}
         values.append({"value": _digits(of.value), **known, **shown})
     spec = template("forest") | {"data": {"values": values}, "height": 24 * max(1, len(values))}
-    for layer in spec["layer"]:
-        layer["encoding"]["x"]["title"] = f"minus {run.model_title(BASE)}"
-    return spec | {"title": capital(run.metric_title(metric))}
+    spec["layer"][2]["encoding"]["x"]["title"] = f"minus {run.model_title(BASE)}"
+    return spec | {"title": capital(run.score_title(metric))}
+
+
+def frontier(run: Run, metric: str) -> Spec | None:
+    """Return the mean score by the number of parameters; None if the networks are of one size.
+
+    Bars are the intervals of the difference from the base, around the network's score. Networks of
+    nearly one size are drawn side by side.
+    """
+    sizes = {table.form: table.total for table in run.layers[0]}
+    rows = [row for row in of_metric(run, metric) if sizes.get(row.model)]
+    smallest, largest = (end((sizes[row.model] for row in rows), default=1) for end in (min, max))
+    if BASE not in {row.model for row in rows} or largest < 1.2 * smallest:
+        return None
+    near: dict[str, list[str]] = {}
+    for row in rows:
+        near.setdefault(f"{sizes[row.model]:.1e}", []).append(row.model)
+    base, values = run.scores(metric, BASE), []
+    for row in rows:
+        size, of, score = sizes[row.model], row.difference, run.scores(metric, row.model)
+        mean = float(np.nanmean(score))
+        beside = near[f"{size:.1e}"]
+        place = (beside.index(row.model) - (len(beside) - 1) / 2) * min(0.04, 0.4 / len(beside))
+        point = {"network": run.model_title(row.model), "parameters": size, "value": _digits(mean)}
+        point |= {"at": size * (largest / smallest) ** place, "base": float(np.nanmean(base))}
+        if of is not None and not math.isnan(of.low):
+            low, high = (_digits(mean + end - of.value) for end in (of.low, of.high))
+            point |= {"low": low, "high": high}
+            point |= {"interval": f"{number(of.value, '+')} [{interval(of)}]"}
+        values.append(point)
+    spec = template("frontier") | {"data": {"values": values}}
+    colours, _, shapes = zip(*(looks(run)[row.model] for row in rows), strict=True)
+    domain = [run.model_title(row.model) for row in rows]
+    spec["encoding"]["color"]["scale"] = {"domain": domain, "range": [*colours]}
+    spec["layer"][2]["encoding"]["shape"]["scale"] = {"domain": domain, "range": [*shapes]}
+    return spec | {"title": f"{capital(run.score_title(metric))} by size"}
 
 
 # Files
@@ -148,46 +185,69 @@ def caption(run: Run, metrics: Sequence[str]) -> list[str]:
     return found
 
 
-def figures(run: Run) -> dict[str, Spec]:
-    """Return the charts that are written to files, by their names."""
+def figures(runs: Sequence[Run]) -> dict[str, Spec]:
+    """Return the charts that are written to files, by their names.
+
+    Of several runs there is the overview only, with a row for each run.
+    """
+    found = {"overview": overview(runs)}
+    if len(runs) > 1:
+        return found
+    run, width = runs[0], 420
     names = [metric.name for metric in run.metrics]
-    found: dict[str, Spec] = {}
     for name in names:
         title = {"text": f"{run.title}: {run.metric_title(name)}", "subtitle": caption(run, [name])}
-        found[name] = curves(run, name) | {"title": title, "width": 420, "height": 280}
-    panels = [curves(run, name) | {"width": 280, "height": 230} for name in names]
-    for spec in (*found.values(), *panels):  # the page has a legend of buttons
-        spec["encoding"]["color"]["legend"] = {"columns": 2}
-    params = panels[0]["params"]  # one for all panels
-    panels = [{k: v for k, v in panel.items() if k != "params"} for panel in panels]
-    title = {"text": run.title, "subtitle": caption(run, names)}
-    columns = len(names) if len(names) < 5 else -(-len(names) // 2)
-    found["overview"] = {"title": title, "params": params, "columns": columns, "concat": panels}
+        found[name] = curves(run, name) | {"title": title, "width": width, "height": 280}
+        found[name]["encoding"]["color"]["legend"] = {"columns": 2}
     if compares(run):
-        parts = [forest(run, name) | {"width": 420} for name in names[1:] or names]
-        title = {"text": run.title, "subtitle": "differences with 95 % intervals"}
-        found["forest"] = {"title": title, "vconcat": parts}
+        measured = [name for name in names if name != TRAIN_LOSS.name] or names
+        parts = {
+            FOREST: [forest(run, name) for name in measured],
+            FRONTIER: [frontier(run, name) for name in measured],
+        }
+        for about, specs in parts.items():
+            if drawn := [spec | {"width": width} for spec in specs if spec is not None]:
+                at = TESTED if run.part == "test" else SELECTED
+                title = {"text": run.title, "subtitle": [about, *at.split(". ", 1)]}
+                found["forest" if about is FOREST else "frontier"] = {
+                    "title": title,
+                    "vconcat": drawn,
+                }
     return found
 
 
-def write(run: Run, folder: Path) -> list[Path]:
+def overview(runs: Sequence[Run]) -> Spec:
+    """Return the curves of every metric as panels: a row for each run, a column for each metric."""
+    rows, params = [], None
+    for run in runs:
+        names = [metric.name for metric in run.metrics]
+        panels = [curves(run, name) | {"width": 280, "height": 230} for name in names]
+        for panel in panels:
+            panel["encoding"]["color"]["legend"] = {"columns": 2}  # the page has one of buttons
+            params = panel.pop("params")  # one for all panels
+        columns = len(names) if len(runs) > 1 or len(names) < 5 else -(-len(names) // 2)
+        title = {"text": run.title, "subtitle": caption(run, names)}
+        rows.append({"title": title, "columns": columns, "concat": panels})
+    return {"params": params, "vconcat": rows}
+
+
+def write(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Write the figures as PNG, SVG and PDF; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, spec in figures(runs).items():
+        draw(spec, folder / name)
+    return sorted(folder.iterdir())
+
+
+def draw(spec: Spec, path: Path) -> None:
+    """Write a chart as PNG, SVG and PDF, with these endings after the path."""
     import vl_convert
 
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, spec in figures(run).items():
-        whole = spec | {"background": "white", "config": template("config"), "padding": 12}
-        svg = vl_convert.vegalite_to_svg(whole, vl_version=VERSION)
-        content = {
-            ".png": vl_convert.svg_to_png(svg, scale=2),
-            ".svg": svg.encode(),
-            ".pdf": vl_convert.svg_to_pdf(svg),
-        }
-        for kind, drawn in content.items():
-            (folder / f"{name}{kind}").write_bytes(drawn)
-            written.append(folder / f"{name}{kind}")
-    return written
+    whole = spec | {"background": "white", "config": template("config"), "padding": 12}
+    svg = vl_convert.vegalite_to_svg(whole, vl_version=VERSION)
+    path.with_suffix(".svg").write_bytes(svg.encode())
+    path.with_suffix(".png").write_bytes(vl_convert.svg_to_png(svg, scale=2))
+    path.with_suffix(".pdf").write_bytes(vl_convert.svg_to_pdf(svg))
 
 
 @cache

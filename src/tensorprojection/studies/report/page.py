@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -13,15 +14,27 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..errors import StudyError
 from ..files import write_whole
-from ..networks.layer_rows import ModelTable, tables_for
 from ..observed import CHOSEN
+from ..training.metrics import TRAIN_LOSS
 from . import charts
 from .charts import heat_map, outlined, photo
 from .projections import ends
 from .run import Run
 from .statistics import BASE, finite
-from .tables import cells, compares, count, header, notes, number, of_metric, verdict
-from .verdicts import RULE, WORDS, verdicts
+from .tables import (
+    Grid,
+    capital,
+    cells,
+    compares,
+    count,
+    grids,
+    headline,
+    notes,
+    number,
+    ranked,
+    verdict,
+)
+from .verdicts import RULE, UNDECIDED, verdicts
 
 PAGE = "report.html"
 MOST_ON = 5  # networks whose curves are shown at first
@@ -58,6 +71,7 @@ def as_html(runs: Sequence[Run]) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+    environment.filters["capitalize_first"] = capital
     return environment.get_template("page.html.jinja").render(
         title=runs[0].title if len(runs) == 1 else f"Comparison of {len(runs)} runs",
         runs=views,
@@ -71,26 +85,27 @@ def as_html(runs: Sequence[Run]) -> str:
 
 def _view(run: Run, key: str, name: str) -> Part:
     """Return the parts of one run in plain values. ``key`` is the run's in the page."""
-    validation = [metric.name for metric in run.metrics[1:]] or [run.metrics[0].name]
     judged = verdicts(run)
-    tested = [one for one in judged if one.tested]
-    words = [f"{n} {word}" for word in WORDS if (n := sum(v.word == word for v in tested))]
+    scores = [_scores(run, grid) for grid in grids(run)]
+    best = [row.model for row in ranked(run, run.metrics[0].name)]
+    on = [model for model in run.models if model == BASE] + [m for m in best if m != BASE]
     return {
         "key": key,
         "name": name,
         "title": run.title,
         "held_out": run.held_out is not None,
-        "headline": _headline(run, validation[0]),
+        "headline": headline(run),
+        "about": _about(run),
         "models": [
-            {"label": label, "colour": colour, "dash": dash, "on": k < MOST_ON}
-            for k, (label, (colour, dash, _)) in enumerate(
-                zip(charts.labels(run).values(), charts.looks(run).values(), strict=True)
+            {"label": label, "colour": colour, "dash": dash, "on": model in on[:MOST_ON]}
+            for (model, label), (colour, dash, _) in zip(
+                charts.labels(run).items(), charts.looks(run).values(), strict=True
             )
         ],
-        "header": [*header(run), *(["verdict"] if compares(run) else [])],
-        "scores": [_scores(run, metric.name) for metric in (*run.metrics[1:], run.metrics[0])],
+        "scores": [grid for grid in scores if grid.texts == 1],
+        "classes": [grid for grid in scores if grid.texts > 1],
         "notes": notes(run),
-        "charts": {} if run.held_out is not None else _charts(run, validation),
+        "charts": {} if run.held_out is not None else _charts(run),
         "segments": any(t.get("dice") is not None for own in run.observed.values() for t in own)
         or (run.study is not None and run.study.images.masks),
         "confusions": _confusions(run),
@@ -102,45 +117,45 @@ def _view(run: Run, key: str, name: str) -> Part:
         "facts": _facts(run),
         "settings": [(n, plain(v)) for n, v in sorted(run.settings.items())],
         "saved": run.networks,
-        "claims": tested,
+        "decided": [one for one in judged if one.tested and one.word != UNDECIDED],
+        "undecided": [one for one in judged if one.tested and one.word == UNDECIDED],
         "untested": [one for one in judged if not one.tested],
-        "counted": ", ".join(words),
     }
 
 
-def _charts(run: Run, validation: Sequence[str]) -> dict[str, list[charts.Spec]]:
+def _charts(run: Run) -> dict[str, list[charts.Spec]]:
+    names = [metric.name for metric in run.metrics]
+    measured = [name for name in names if name != TRAIN_LOSS.name]
+    sizes = charts.frontier(run, names[0]) if compares(run) else None
     return {
-        "curves": [charts.curves(run, metric) for metric in validation],
-        "forest": [charts.forest(run, metric) for metric in validation] if compares(run) else [],
+        "curves": [charts.curves(run, name) for name in measured],
+        "forest": [charts.forest(run, name) for name in measured] if compares(run) else [],
+        "sizes": [] if sizes is None else [sizes],
         "observed": charts.observations(run),
-        "training": [charts.curves(run, run.metrics[0].name)] if len(run.metrics) > 1 else [],
+        "training": [charts.curves(run, name) for name in names if name not in measured],
     }
 
 
-def _headline(run: Run, metric: str) -> str:
-    """Return one sentence about how the networks compare with the base."""
-    if not compares(run):
-        return "There is no base to compare with."
-    words = [verdict(run, row) for row in of_metric(run, metric) if row.model != BASE]
-    each = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    when = "" if run.held_out is not None else f" at epoch {run.comparisons[0].last_epoch}"
-    beside = f"of {count(len(words), 'network')} beside {run.model_title(BASE)}"
-    return f"By the {run.metric_title(metric)}{when}, {beside}: {each}."
+def _about(run: Run) -> str:
+    """Return the data, trials and date of a run in one line."""
+    facts = dict(_facts(run))
+    found = [f"Data: {facts['Data']}", f"trials: {facts['Trials']}"]
+    if "Epochs" in facts:
+        found.append(f"epochs: {facts['Epochs']}")
+    if "Started" in facts:
+        found.append(f"last started {facts['Started'][:10]}")
+    return " · ".join(found)
 
 
-def _scores(run: Run, metric: str) -> Part:
-    """Return the table of a metric, the best network first."""
-    rows = of_metric(run, metric)
-    if (higher := run.metric(metric).higher_is_better) is not None:
-        # NaN sorts last, whether higher or lower is better.
-        rows.sort(key=lambda row: (np.isnan(row.last[1]), row.last[1] * (-1 if higher else 1)))
-    lines = [cells(run, row) for row in rows]
-    if compares(run):
-        lines = [
-            [*line, verdict(run, row) if row.difference else ""]
-            for line, row in zip(lines, rows, strict=True)
-        ]
-    return {"title": run.metric_title(metric), "rows": lines}
+def _scores(run: Run, grid: Grid) -> Grid:
+    """Return a metric's table with the best network first, and the verdicts."""
+    if grid.texts > 1 or not compares(run):
+        return grid
+    rows = ranked(run, grid.name)
+    lines = [[*cells(run, r), verdict(run, r) if r.difference else ""] for r in rows]
+    for line in (header := [*grid.header, "verdict"], *lines):
+        line.insert(5, line.pop())  # beside its difference, before the last epoch
+    return replace(grid, header=header, rows=lines)
 
 
 def _confusions(run: Run) -> list[Part]:
@@ -230,14 +245,7 @@ def _samples(run: Run) -> list[Part]:
 
 def _networks(run: Run) -> Part:
     """Return the layers of the run's networks; footnotes are numbered over all of them."""
-    forms: list[ModelTable] = []
-    why = "Name the study to show them: its code is not run otherwise."
-    if run.study is not None:
-        try:
-            forms = [t for t in tables_for(run.study, run.config) if t.form in run.models]
-            why = ""
-        except StudyError as error:
-            why = str(error)
+    forms, why = run.layers
     footnotes = dict.fromkeys(row.note for t in forms for row in t.rows if row.note)
     return {"tables": forms, "notes": list(footnotes), "why": why}
 
@@ -282,14 +290,14 @@ def _together(runs: Sequence[Run], names: Sequence[str]) -> Part:
     by_run = [{(row.metric, row.model): row for row in run.comparisons} for run in runs]
     every = dict.fromkeys(model for run in runs for model in run.models)
     tables = []
-    for metric in runs[0].metrics:
+    for metric in runs[0].metrics:  # of the first: an archive may lack some
         lines = []
         for model in every:
             found = [rows.get((metric.name, model)) for rows in by_run]
-            texts = ["–" if row is None else number(row.last[1]) for row in found]
+            texts = ["–" if row is None else number(row.score[1]) for row in found]
             for k, row in enumerate(found):
                 if row is not None and row.difference is not None:
                     texts[k] += f" ({number(row.difference.value, '+')})"
             lines.append([runs[0].model_title(model), *texts])
-        tables.append({"title": runs[0].metric_title(metric.name), "rows": lines})
+        tables.append({"title": runs[0].score_title(metric.name), "rows": lines})
     return {"names": list(names), "settings": settings, "tables": tables}

@@ -20,14 +20,16 @@ from pydantic import ValidationError
 from ..config import PHANTOMS, RunConfig
 from ..config import read_run as read_config
 from ..errors import NotImportedError, StudyError
+from ..networks.layer_rows import ModelTable, tables_for
 from ..observed import Observed, Samples, read_observed, read_samples
 from ..registry import config_of, find_study
 from ..results import (
     BY_CLASS,
-    COUNTS,
     HELD_OUT,
     NOT_METRICS,
     RESULTS,
+    TEST,
+    TEST_IMAGES,
     JobFiles,
     checked_table,
     gather,
@@ -36,9 +38,11 @@ from ..results import (
 )
 from ..study import Study
 from ..training.metrics import TRAIN_LOSS, Metric, metric_by_name
-from .statistics import Comparison, Floats, compare
+from .statistics import Comparison, Floats, Part, compare, last_column
 
 RECORDED = ("images", "command", "started", "machine", "versions", "unreadable")
+LOSS = "loss"  # the metric that chooses the epoch of a score
+PARTS: tuple[Part, ...] = ("validation", "test")
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,13 @@ class Run:
         study: None for an own study that the user has not named.
         name: the study's, as in the rows.
         models: the names of those with results.
-        metrics: the training loss, then those of the study.
+        metrics: those of the study, then the training loss.
         trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
         epochs: the numbers of those with results; the columns of all arrays.
         measured: by model, True if there is a result for that trial and epoch.
-        values: by metric (also of one class, or "seconds") and model; NaN if a value is missing
-            or not finite.
-        ratios: for each trial, validation images per training image; NaN if not recorded.
+        values: by metric (also of one class, on the test part, or "seconds") and model; NaN if a
+            value is missing or not finite.
+        ratios: by part, for each trial, its images per training image; NaN if not recorded.
         codes: the versions of the code that trained the networks.
         damage: a clause for each corrupted file of the run.
         held_out: the name of the images of an evaluation, if networks were measured on others than
@@ -80,7 +84,7 @@ class Run:
     epochs: NDArray[np.int64]
     measured: Mapping[str, NDArray[np.bool_]]
     values: Mapping[tuple[str, str], Floats]
-    ratios: Floats
+    ratios: Mapping[Part, Floats]
     codes: tuple[str, ...]
     damage: tuple[str, ...]
     held_out: str | None
@@ -93,6 +97,47 @@ class Run:
     def comparisons(self) -> tuple[Comparison, ...]:
         """A row of the table for each metric and model; computed once."""
         return compare(self)
+
+    @property
+    def part(self) -> Part:
+        """The part of the images that scores are measured on; see Note [Scores]."""
+        return "test" if any(name.startswith(TEST) for name, _ in self.values) else "validation"
+
+    @cached_property
+    def best(self) -> Mapping[str, NDArray[np.int64]]:
+        """For each model and trial, the column of the lowest validation loss; −1 without any.
+
+        Only trials that have reached the last epoch of all models have one.
+        """
+        end, found = last_column(self) + 1, {}
+        for model in self.models:
+            ranked = np.arange(end)[::-1] * 1.0  # without a loss: the last epoch
+            if (LOSS, model) in self.values:
+                ranked = self.values[LOSS, model][:, :end]
+            known = self.measured[model][:, :end] & ~np.isnan(ranked)
+            columns = np.where(known, ranked, np.inf).argmin(axis=1)
+            found[model] = np.where(
+                known.any(axis=1) & self.measured[model][:, end - 1], columns, -1
+            )
+        return found
+
+    def scores(self, metric: str, model: str) -> Floats:
+        """Return the model's score of each trial; see Note [Scores]."""
+        name = metric if metric == TRAIN_LOSS.name or self.part == "validation" else TEST + metric
+        columns = self.best[model]
+        found = self.values[name, model][np.arange(len(columns)), columns]
+        return np.where(columns < 0, np.nan, found)
+
+    @cached_property
+    def layers(self) -> tuple[list[ModelTable], str]:
+        """The networks layer by layer; if they cannot be shown, none and the reason."""
+        if self.study is None:
+            return [], "Name the study to show them: its code is not run otherwise."
+        try:
+            known = {table.form: table for table in tables_for(self.study, self.config)}
+        except StudyError as error:
+            return [], str(error)
+        return [known[model] for model in self.models if model in known], ""
 
     @property
     def seconds(self) -> dict[str, Floats] | None:
@@ -117,15 +162,22 @@ class Run:
     @property
     def one_split(self) -> bool:
         """True if all trials have the same validation images."""
-        return self.config.split == "as-shipped"
+        return self.config.split in ("as-shipped", "fixed")
 
     def model_title(self, model: str) -> str:
         """Return the model as a reader knows it; without a title, its name."""
-        return model if self.study is None else self.study.title_of(model)
+        try:
+            return model if self.study is None else self.study.title_of(model)
+        except StudyError:  # a network that the study no longer has
+            return model
 
     def metric(self, name: str) -> Metric:
         """Return the metric of that name."""
         return next(metric for metric in self.metrics if metric.name == name)
+
+    def score_title(self, name: str) -> str:
+        """Return the metric as a reader knows it, on the part that scores are measured on."""
+        return self.metric_title(name).replace("validation", self.part)
 
     def metric_title(self, name: str) -> str:
         """Return the metric as a reader knows it."""
@@ -213,7 +265,7 @@ def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
     frame, damage = _rows(folder, config, study)
     found = frame["model"].unique(maintain_order=True).to_list()
     models = tuple(dict.fromkeys([*(m for m in config.models if m in found), *found]))
-    metrics = (TRAIN_LOSS, *metrics_in(frame.columns, study))
+    metrics = (*metrics_in(frame.columns, study), TRAIN_LOSS)
     trials, rows = np.unique(frame["trial"].to_numpy(), return_inverse=True)
     epochs, columns = np.unique(frame["epoch"].to_numpy(), return_inverse=True)
     shape = len(trials), len(epochs)
@@ -224,9 +276,9 @@ def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
         where = rows[own_rows], columns[own_rows]
         measured[model] = np.zeros(shape, bool)
         measured[model][where] = True
-        by_class = [name for name in frame.columns if BY_CLASS in name]
-        for name in (*(metric.name for metric in metrics), *by_class, "seconds"):
-            if name in frame.columns:
+        others = [name for name in frame.columns if BY_CLASS in name or name.startswith(TEST)]
+        for name in (*(metric.name for metric in metrics), *others, "seconds"):
+            if name in frame.columns and name != TEST_IMAGES:
                 column = frame[name].to_numpy()[own_rows]
                 values[name, model] = np.full(shape, np.nan)
                 values[name, model][where] = np.where(np.isfinite(column), column, np.nan)
@@ -238,11 +290,12 @@ def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
         ]
         for model in models
     }
-    ratios = np.full(len(trials), np.nan)
-    if set(COUNTS) <= set(frame.columns):
-        by_trial = frame.group_by("trial").agg(pl.col(*COUNTS).first()).sort("trial")
-        training, validation = (by_trial[name].to_numpy() for name in COUNTS)
-        ratios = validation / training
+    by_trial = frame.group_by("trial").agg(pl.col("^.*_images$").first()).sort("trial")
+    ratios: dict[Part, Floats] = {}
+    for part in PARTS:
+        known = {"train_images", f"{part}_images"} <= set(by_trial.columns)
+        images = by_trial[f"{part}_images"] / by_trial["train_images"] if known else None
+        ratios[part] = np.full(len(trials), np.nan) if images is None else images.to_numpy()
     starts, held_out = read_starts(folder), folder / HELD_OUT
     last = starts[-1] if starts else {}
     networks = (str(path.relative_to(folder)) for path in folder.glob("trials/*/*.safetensors"))
@@ -323,4 +376,4 @@ def metrics_in(columns: Sequence[str], study: Study[Any] | None) -> tuple[Metric
         return tuple(metric for metric in study.measured if metric.name in columns)
     known = ("study", "model", "trial", "epoch", TRAIN_LOSS.name, *NOT_METRICS, "kept_at_epoch")
     names = [name for name in columns if name not in known and BY_CLASS not in name]
-    return tuple(metric_by_name(name) for name in names)
+    return tuple(metric_by_name(name) for name in names if not name.startswith(TEST))

@@ -1,16 +1,22 @@
-"""Statistics of a report: medians, paired differences, and how certain a difference is.
+"""Statistics of a report: scores, paired differences, and how certain a difference is.
 
 Note [Trials share images]: every trial is a new split of the same images. Two trials have most of
 their training images in common, so their differences are correlated. An interval for independent
 differences is too narrow: a quarter as wide as the corrected one for 30 trials of a 70/30 split, an
 eighth with a quarter of the training images. Nadeau & Bengio, "Inference for the generalization
 error", Machine Learning 52 (2003), add s² n₂/n₁ to the variance of the mean, s²/J for J trials,
-with n₁ training and n₂ validation images. More trials do not reduce this term.
+with n₁ training images and n₂ images that measure. More trials do not reduce this term. If all
+trials have one split, the term is 0, and the interval is Student's.
+
+Note [Scores]: the score of a trial is measured at the epoch with the lowest validation loss: on the
+test part, if the run has one. On the validation images it is optimistic, because the epoch was
+selected on the same data.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -21,9 +27,10 @@ if TYPE_CHECKING:
     from .run import Run
 
 Floats = NDArray[np.float64]
+Part = Literal["validation", "test"]
+Quartiles = tuple[float, float, float]
 
 BASE = "base"
-RESAMPLES = 10_000
 # The range of n values contains the median of their distribution in 1 − 2^(1−n) of all cases: with
 # fewer values than these, no interval within the range reaches 95 %, and nothing is decided.
 FEWEST = 6
@@ -31,22 +38,23 @@ FEWEST = 6
 
 @dataclass(frozen=True)
 class Estimate:
-    """A difference with its 95 % interval; the interval's ends are NaN if there is none.
+    """A mean of paired differences with its 95 % interval; see Note [Trials share images].
 
     Attributes:
-        kind: "corrected mean", see Note [Trials share images]; or "bootstrap median", if all trials
-            have one split of the images.
-        value: the mean or the median.
-        low: the lower end.
+        value: the mean.
+        low: the lower end; NaN if there is no interval.
         high: the upper end.
+        p: of the two-sided test that the mean is zero; NaN without an interval.
         trials: the number of differences.
+        ratio: n₂/n₁ of the correction; 0 if all trials have one split.
     """
 
-    kind: Literal["corrected mean", "bootstrap median"]
     value: float
     low: float
     high: float
+    p: float
     trials: int
+    ratio: float
 
     @property
     def sign(self) -> int:
@@ -58,21 +66,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One model by one metric, with medians and quartiles over the trials.
+    """One model by one metric, with quartiles over the trials; see Note [Scores].
 
-    ``difference`` is model minus base, paired by trial, at the last epoch; None without pairs.
+    ``difference`` is of the scores, model minus base, paired by trial; None without pairs.
     ``better`` counts the trials in which the model is better; None if that is not known.
     """
 
     metric: str
     model: str
     trials: int
-    last_epoch: int
-    last: tuple[float, float, float]  # quartiles
-    best_epoch: int | None  # None if no value is finite
-    best: tuple[float, float, float]
+    score: Quartiles
     difference: Estimate | None
     better: int | None
+    last_epoch: int
+    last: Quartiles  # on the validation images
 
 
 def quartiles(values: Floats) -> Floats:
@@ -90,60 +97,73 @@ def quartiles(values: Floats) -> Floats:
     return result
 
 
+def three(values: Floats) -> Quartiles:
+    """Return the quartiles of the values, without NaN."""
+    low, median, high = map(float, quartiles(values[:, None])[:, 0])
+    return low, median, high
+
+
 def finite(values: Floats) -> Floats:
     """Return the values that are not NaN."""
     return values[~np.isnan(values)]
 
 
-def bootstrap(values: Floats, seed: int = 0) -> tuple[float, float]:
-    """Return a 95 % interval of the median by the percentile bootstrap; NaN for fewer than two.
+def corrected(values: Floats, ratio: float) -> Estimate:
+    """Return the mean with its corrected interval; see Note [Trials share images].
 
-    >>> bootstrap(np.array([1.0, 2.0]))
-    (1.0, 2.0)
-    """
-    if len(values) < 2:
-        return math.nan, math.nan
-    drawn = np.random.default_rng(seed).choice(values, (RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return float(low), float(high)
-
-
-def corrected(values: Floats, ratio: float) -> tuple[float, float]:
-    """Return the corrected 95 % interval of the mean; see Note [Trials share images].
-
-    >>> corrected(np.array([1.0, 1.0, 1.0]), ratio=3 / 7)
-    (1.0, 1.0)
+    >>> found = corrected(np.array([1.0, 2.0, 3.0]), ratio=0)
+    >>> round(found.low, 3), round(found.high, 3), round(found.p, 3)
+    (-0.484, 4.484, 0.074)
 
     Args:
-        values: a difference for each trial; fewer than two give NaN.
-        ratio: n₂/n₁, how many images validate for each one that trains; NaN gives NaN.
+        values: a difference for each trial; fewer than two have no interval.
+        ratio: n₂/n₁, the images that measure per image that trains; NaN gives no interval.
     """
-    if len(values) < 2 or math.isnan(ratio):
-        return math.nan, math.nan
-    from scipy.special import stdtrit
+    from scipy.special import stdtr, stdtrit
 
-    spread = values.std(ddof=1) * math.sqrt(1 / len(values) + ratio)
-    reach = float(stdtrit(len(values) - 1, 0.975) * spread)
-    mean = float(values.mean())
-    return mean - reach, mean + reach
+    mean, freedom = float(values.mean()), len(values) - 1
+    if freedom < 1 or math.isnan(ratio):
+        return Estimate(mean, math.nan, math.nan, math.nan, len(values), ratio)
+    error = float(values.std(ddof=1)) * math.sqrt(1 / len(values) + ratio)
+    reach = float(stdtrit(freedom, 0.975)) * error
+    t = -abs(mean) / error if error else (-math.inf if mean else 0.0)
+    p = 2 * float(stdtr(freedom, t))
+    return Estimate(mean, mean - reach, mean + reach, p, len(values), ratio)
 
 
-def estimate(run: Run, by_trial: Floats) -> Estimate | None:
-    """Return the estimate of a difference that has a value for each trial; None without any."""
-    values = finite(by_trial)
-    if not len(values):
+def estimate(run: Run, by_trial: Floats, part: Part = "validation") -> Estimate | None:
+    """Return the mean of a difference that has a value for each trial; None without any."""
+    there = ~np.isnan(by_trial)
+    if not there.any():
         return None
-    if run.one_split:
-        ends = bootstrap(values)
-        return Estimate("bootstrap median", float(np.median(values)), *ends, len(values))
-    ratio = float(run.ratios[~np.isnan(by_trial)].mean())
-    ends = corrected(values, ratio)
-    return Estimate("corrected mean", float(values.mean()), *ends, len(values))
+    return corrected(by_trial[there], 0 if run.one_split else float(run.ratios[part][there].mean()))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return the p-values of several comparisons, corrected by Holm's step-down method.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    found, before = list(ps), 0.0
+    for k, at in enumerate(sorted(range(len(ps)), key=lambda at: ps[at])):
+        found[at] = before = max(before, min(1.0, (len(ps) - k) * ps[at]))
+    return found
 
 
 def last_column(run: Run) -> int:
     """Return the column of the last epoch that every model has reached in some trial."""
     return int(min(np.flatnonzero(run.measured[model].any(axis=0))[-1] for model in run.models))
+
+
+def paired(
+    run: Run, metric: str, model: str, than: str = BASE
+) -> tuple[Estimate | None, int | None]:
+    """Return the difference of two models' scores, and in how many trials the first is better."""
+    by_trial = run.scores(metric, model) - run.scores(metric, than)
+    higher = run.metric(metric).higher_is_better
+    better = None if higher is None else int(((by_trial if higher else -by_trial) > 0).sum())
+    return estimate(run, by_trial, run.part), better
 
 
 def compare(run: Run) -> tuple[Comparison, ...]:
@@ -153,41 +173,22 @@ def compare(run: Run) -> tuple[Comparison, ...]:
     have reached it, so that an unfinished trial does not count at some epochs only.
     """
     last = last_column(run)
-    return tuple(_compare(run, m.name, model, last) for m in run.metrics for model in run.models)
-
-
-def _compare(run: Run, metric: str, model: str, last: int) -> Comparison:
-    there = run.measured[model][:, last]
-    values = np.where(there[:, None], run.values[metric, model], np.nan)[:, : last + 1]
-    by_epoch = quartiles(values)
-    higher = run.metric(metric).higher_is_better
-    best = _best(by_epoch[1], higher)
-    difference, better = None, None
-    if model != BASE and BASE in run.models:
-        differences = values[:, last] - run.values[metric, BASE][:, last]
-        difference = estimate(run, differences)
-        if higher is not None:
-            better = int(((differences > 0) if higher else (differences < 0)).sum())
-    return Comparison(
-        metric=metric,
-        model=model,
-        trials=int(there.sum()),
-        last_epoch=int(run.epochs[last]),
-        last=_three(by_epoch[:, last]),
-        best_epoch=None if best is None else int(run.epochs[best]),
-        best=(math.nan,) * 3 if best is None else _three(by_epoch[:, best]),
-        difference=difference,
-        better=better,
-    )
-
-
-def _best(medians: Floats, higher: bool | None) -> int | None:
-    """Return the column of the best median, the first of equals; None if it is not known."""
-    if higher is None or np.isnan(medians).all():
-        return None
-    return int(np.nanargmax(medians) if higher else np.nanargmin(medians))
-
-
-def _three(column: Floats) -> tuple[float, float, float]:
-    low, median, high = map(float, column)
-    return low, median, high
+    found = []
+    for metric in (one.name for one in run.metrics):
+        for model in run.models:
+            both = model != BASE and BASE in run.models
+            difference, better = paired(run, metric, model) if both else (None, None)
+            there = run.measured[model][:, last]
+            found.append(
+                Comparison(
+                    metric=metric,
+                    model=model,
+                    trials=int(there.sum()),
+                    score=three(run.scores(metric, model)),
+                    difference=difference,
+                    better=better,
+                    last_epoch=int(run.epochs[last]),
+                    last=three(run.values[metric, model][there, last]),
+                )
+            )
+    return tuple(found)

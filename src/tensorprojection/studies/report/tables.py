@@ -1,37 +1,47 @@
-"""The table of a run for the console, Markdown, CSV and LaTeX, and each difference in words."""
+"""The tables of a run for the console, Markdown, CSV and LaTeX, and each difference in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ..results import BY_CLASS
-from .run import Run
-from .statistics import BASE, FEWEST, Comparison, Estimate
+from ..results import BY_CLASS, TEST
+from .run import LOSS, Run
+from .statistics import BASE, FEWEST, Comparison, Estimate, Quartiles, three
 
+TESTED = (
+    "Scores are measured on the test part, which neither trains nor selects: of each trial, at the "
+    "epoch with the lowest validation loss. The last epoch is measured on the validation images."
+)
+SELECTED = (
+    "Best epoch: of each trial, the one with the lowest validation loss. It is selected on the "
+    "same data, hence optimistic."
+)
+BY_IMAGE = "The parts are split by image: images of one patient may be in several of them."
+DIFFERENCE = "Difference: the mean over the trials of the paired differences"
 NO_RATIO = (
-    "Difference: the mean over the trials. All trials split the same images, so their differences "
-    "are not independent. The numbers of training and validation images are not recorded, so there "
-    "is no interval that is corrected for it."
+    f"{DIFFERENCE}. All trials split the same images, so their differences are not independent. "
+    "The numbers of images are not recorded, so there is no interval that is corrected for it."
 )
-CORRECTED = (
-    "Difference: the mean over the trials, with its 95 % interval. All trials split the "
-    "same images, so their differences are not independent; the interval is corrected for that "
-    "(Nadeau & Bengio 2003), with {ratio:.3g} validation images for each training image. A "
-    "difference is undecided for new images if the interval contains zero."
+REDRAWN = (
+    f"{DIFFERENCE}, with its 95 % interval. Each trial splits the same images anew, so their "
+    "differences are not independent; the interval is corrected for that (Nadeau & Bengio 2003), "
+    "with {ratio:.3g} {part} images for each training image. A difference is undecided for new "
+    "images if the interval contains zero."
 )
-BOOTSTRAP = (
-    "Difference: the median over the trials, with its 95 % bootstrap interval. All trials "
-    "{share}: the interval is about {others}inits and orders of batches, not about other images."
+FIXED = (
+    f"{DIFFERENCE}, with its 95 % interval (Student's t). All trials {{share}}: the interval is "
+    "about {others}inits and orders of batches, not about other images, so it needs no correction "
+    "for shared images."
 )
 
 
@@ -69,34 +79,65 @@ def count(how_many: int, what: str) -> str:
     return f"{how_many} {what}{'' if how_many == 1 else 's'}"
 
 
+def capital(text: str) -> str:
+    """Return the text with its first letter as a capital."""
+    return text[:1].upper() + text[1:]
+
+
 def verdict(run: Run, row: Comparison) -> str:
     """Return the verdict: better, worse, undecided, or too few trials."""
     found = row.difference
     if found is None or found.trials < FEWEST:
-        return "too few trials to decide"
-    if not found.sign:
-        return "undecided"
+        return "too few trials"
     higher = run.metric(row.metric).higher_is_better
-    if higher is None:
-        return "higher" if found.sign > 0 else "lower"
-    return "better" if (found.sign > 0) == higher else "worse"
+    if found.sign:
+        if higher is None:
+            return "higher" if found.sign > 0 else "lower"
+        return "better" if (found.sign > 0) == higher else "worse"
+    # In every trial, and yet the corrected interval contains zero: more than "undecided" is known.
+    if higher is not None and row.better in (0, found.trials) and found.value:
+        return f"{'better' if row.better else 'worse'} here, undecided for new images"
+    return "undecided"
+
+
+def headline(run: Run) -> str:
+    """Return what was found, in a sentence or two, by the first metric."""
+    metric = run.metrics[0].name
+    rows = ranked(run, metric)
+    others = [row for row in rows if row.model != BASE]
+    title, base = run.score_title(metric), run.model_title(BASE)
+    higher = run.metric(metric).higher_is_better
+    text = ""
+    if higher is not None:
+        best = rows[0]
+        text = f"{capital(run.model_title(best.model))} has the {'highest' if higher else 'lowest'}"
+        text += f" {title}, {number(best.score[1])} in the median"
+        if best.difference is not None:
+            ends = interval(best.difference)
+            text += f": {number(best.difference.value, '+')} from {base} in the mean"
+            text += f" (95 % interval {ends})" if ends else ""
+            text += f", better in {best.better} of {count(best.difference.trials, 'trial')}"
+        text += ". "
+    if not compares(run):
+        return f"{text}There is no base to compare with."
+    words = [verdict(run, row) for row in others]
+    each = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    return f"{text}Of {count(len(words), 'network')} beside {base}: {each}."
 
 
 def notes(run: Run) -> list[str]:
-    """Return the notes below the table: its statistics, and what it leaves out."""
-    rows = run.comparisons
+    """Return the notes below the tables: what scores and intervals mean, and what is left out."""
     text = f"Medians and 25–75 % ranges over {_trials(run)}."
-    if run.held_out is None:
-        text += (
-            " Best: the epoch, in parentheses, with the best median; selected on the same data, "
-            "hence optimistic."
-        )
-    else:
+    if run.held_out is not None:
         text += " Each network is the one that its trial saved, selected on its validation images."
+    elif (LOSS, run.models[0]) in run.values:
+        text += f" {TESTED if run.part == 'test' else SELECTED}"
     result = [text]
+    if run.part == "test" and run.config.split == "image":
+        result.append(BY_IMAGE)
     if compares(run):
         result.append(_about_difference(run))
-        if any(row.difference and row.difference.trials < FEWEST for row in rows):
+        if any(row.difference and row.difference.trials < FEWEST for row in run.comparisons):
             result.append(f"Fewer than {FEWEST} trials decide nothing.")
     for metric in run.metrics:
         if left_out := run.not_finite(metric.name):
@@ -121,15 +162,14 @@ def compares(run: Run) -> bool:
 
 def _about_difference(run: Run) -> str:
     if run.held_out is not None:
-        return BOOTSTRAP.format(
-            share="are measured on the same images", others="networks from other splits, "
-        )
+        share = "are measured on the same images"
+        return FIXED.format(share=share, others="networks from other splits, ")
+    if run.config.split == "as-shipped":
+        return FIXED.format(share="have the one split that the images come with", others="other ")
     if run.one_split:
-        return BOOTSTRAP.format(
-            share="have the one split that the images come with", others="other "
-        )
-    ratio = float(run.ratios.mean())
-    return NO_RATIO if math.isnan(ratio) else CORRECTED.format(ratio=ratio)
+        return FIXED.format(share="have one split, drawn by the run's seed", others="other ")
+    ratio = float(run.ratios[run.part].mean())
+    return NO_RATIO if math.isnan(ratio) else REDRAWN.format(ratio=ratio, part=run.part)
 
 
 def _trials(run: Run) -> str:
@@ -144,56 +184,85 @@ def _trials(run: Run) -> str:
     return f"the trials that have reached epoch {last} ({each}; planned: {planned})"
 
 
-# Cells, the same in all formats
+# Tables, the same in all formats
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table in words: the first ``texts`` columns are names, the others numbers."""
+
+    name: str
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    texts: int = 1
+
+
+def grids(run: Run) -> list[Grid]:
+    """Return a table for each metric, and one of the metrics by class."""
+    found = [
+        Grid(
+            metric.name,
+            run.score_title(metric.name),
+            header(run),
+            [cells(run, row) for row in of_metric(run, metric.name)],
+        )
+        for metric in run.metrics
+    ]
+    return found + ([of_classes(run)] if by_class(run) else [])
 
 
 def header(run: Run) -> list[str]:
-    """Return the columns' names."""
-    names = ["model", "median"]
-    if run.held_out is None:
-        names = ["model", f"last epoch ({run.comparisons[0].last_epoch})", "best epoch"]
+    """Return the columns' names of a metric's table."""
+    names = ["model", "median" if run.held_out is not None else "best epoch"]
     if compares(run):
         names += [f"minus {run.model_title(BASE)}", "95 % interval", "better"]
-    return names
+    return names + ([] if run.held_out else [f"last epoch ({run.comparisons[0].last_epoch})"])
 
 
 def cells(run: Run, row: Comparison) -> list[str]:
     """Return a row's cells; empty if there is nothing to show."""
-    found = [run.model_title(row.model), _with_range(row.last, row.trials)]
-    if run.held_out is None:
-        epoch = "" if row.best_epoch is None else f" ({row.best_epoch})"
-        found.append(_with_range(row.best, row.trials, epoch))
+    found = [run.model_title(row.model), _with_range(row.score, row.trials)]
     if compares(run):
-        if row.difference is None:
-            return [*found, "", "", ""]
-        better = "–" if row.better is None else f"{row.better}/{row.difference.trials}"
-        found += [number(row.difference.value, "+"), interval(row.difference), better]
+        of, better = row.difference, "" if row.difference is None else "–"
+        if of is not None and row.better is not None:
+            better = f"{row.better}/{of.trials}"
+        found += [number(of.value, "+") if of else "", interval(of) if of else "", better]
+    return found + ([] if run.held_out else [_with_range(row.last, row.trials)])
+
+
+def by_class(run: Run) -> dict[tuple[str, str], dict[str, Quartiles]]:
+    """Return the quartiles of the scores by model and class, then by metric."""
+    found: dict[tuple[str, str], dict[str, Quartiles]] = {}
+    shown, before = [metric.name for metric in run.metrics], TEST if run.part == "test" else ""
+    for model in run.models:
+        for name, of in run.values:
+            metric, _, label = name.removeprefix(before).partition(BY_CLASS)
+            if label and of == model and metric in shown and name.startswith(before):
+                scores = three(run.scores(f"{metric}{BY_CLASS}{label}", model))
+                found.setdefault((model, label), {})[metric] = scores
     return found
 
 
-def by_class(run: Run) -> list[list[str]]:
-    """Return the medians by class at the last epoch: a header, then a row per model and class."""
-    last = run.epochs.tolist().index(run.comparisons[0].last_epoch)
-    shown = {metric.name for metric in run.metrics}
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    for (name, model), values in run.values.items():
-        metric, _, of = name.partition(BY_CLASS)
-        if of and metric in shown and model in run.models:
-            finite = values[:, last][np.isfinite(values[:, last])]
-            median = float(np.median(finite)) if len(finite) else math.nan
-            found.setdefault((run.model_title(model), of), {})[metric] = number(median)
-    names = list(dict.fromkeys(name for row in found.values() for name in row))
-    rows = [[*key, *(row.get(name, "–") for name in names)] for key, row in found.items()]
-    return [["model", "class", *names], *rows] if rows else []
+def of_classes(run: Run) -> Grid:
+    """Return the table of medians by class, a row per model and class."""
+    found = by_class(run)
+    names = [m.name for m in run.metrics if any(m.name in row for row in found.values())]
+    titles = [run.metric_title(name).replace("validation ", "").split(",")[0] for name in names]
+    rows = [
+        [run.model_title(model), label, *(number(row[n][1]) if n in row else "–" for n in names)]
+        for (model, label), row in found.items()
+    ]
+    header = ["model", "class", *titles]
+    title = "medians by class" + (", test part" if run.part == "test" else "")
+    return Grid("classes", title, header, rows, texts=2)
 
 
-def _with_range(values: tuple[float, float, float], trials: int, after: str = "") -> str:
+def _with_range(values: Quartiles, trials: int) -> str:
     """Return the median with the quartiles; one trial has no spread."""
     low, median, high = values
-    text = number(median) + after
-    if trials > 1 and not math.isnan(low):
-        text += f" [{number(low)}–{number(high)}]"
-    return text
+    spread = trials > 1 and not math.isnan(low)
+    return number(median) + (f" [{number(low)}–{number(high)}]" if spread else "")
 
 
 def of_metric(run: Run, metric: str) -> list[Comparison]:
@@ -201,67 +270,76 @@ def of_metric(run: Run, metric: str) -> list[Comparison]:
     return [row for row in run.comparisons if row.metric == metric]
 
 
+def ranked(run: Run, metric: str) -> list[Comparison]:
+    """Return the rows of one metric, the best score first."""
+    rows = of_metric(run, metric)
+    if (higher := run.metric(metric).higher_is_better) is not None:
+        # NaN sorts last, whether higher or lower is better.
+        rows.sort(key=lambda row: (math.isnan(row.score[1]), row.score[1] * (-1 if higher else 1)))
+    return rows
+
+
 # Formats
 
 
 def render(run: Run) -> Group:
-    """Return a table for each metric and notes, for a rich console of 80 columns."""
-    parts: list[Table | Text] = []
-    for metric in run.metrics:
+    """Return the tables and notes, for a rich console of 80 columns."""
+    parts: list[Table | Text] = [Text(headline(run)), Text()]
+    for grid in grids(run):
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        for k, name in enumerate(header(run)):
-            table.add_column(Text(name), justify="right" if k else "left", overflow="fold")
-        for row in of_metric(run, metric.name):
+        for k, name in enumerate(grid.header):
+            right = k >= grid.texts
+            table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+        for row in grid.rows:
             # Ranges and intervals go below, so that names are folded and numbers are not.
-            shown = [text.replace(" [", "\n[").replace(" to ", "\nto ") for text in cells(run, row)]
-            table.add_row(Text(shown[0]), *(Text(text, no_wrap=True) for text in shown[1:]))
-        title = f"{run.title}: {run.metric_title(metric.name)}"
-        parts += [Text(title, "italic"), table, Text()]
-    if rows := by_class(run):
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for k, name in enumerate(rows[0]):
-            table.add_column(Text(name), justify="right" if k > 1 else "left", overflow="fold")
-        for texts in rows[1:]:
-            table.add_row(*map(Text, texts))
-        parts += [Text(f"{run.title}: medians by class", "italic"), table, Text()]
+            shown = [text.replace(" [", "\n[").replace(" to ", "\nto ") for text in row]
+            texts, numbers = shown[: grid.texts], shown[grid.texts :]
+            table.add_row(*map(Text, texts), *(Text(text, no_wrap=True) for text in numbers))
+        parts += [Text(f"{run.title}: {grid.title}", "italic"), table, Text()]
     return Group(*parts, *(Text(note) for note in notes(run)))
 
 
 def as_markdown(run: Run) -> str:
     """Return the tables and notes in Markdown."""
-    names = header(run)
-    lines = [f"# {run.title}", ""]
-    for metric in run.metrics:
-        lines += [f"## {capital(run.metric_title(metric.name))}", ""]
-        lines += [_line(names), _line(["---"] + ["---:"] * (len(names) - 1))]
-        lines += [_line(cells(run, row)) for row in of_metric(run, metric.name)]
-        lines.append("")
-    if rows := by_class(run):
-        lines += ["## Medians by class", "", _line(rows[0])]
-        lines += [_line(["---"] * 2 + ["---:"] * (len(rows[0]) - 2)), *map(_line, rows[1:]), ""]
-    lines += [f"- {note}" for note in notes(run)]
-    return "\n".join(lines) + "\n"
+    lines = [f"# {run.title}", "", headline(run), ""]
+    for grid in grids(run):
+        lines += [f"## {capital(grid.title)}", "", markdown(grid.header, grid.rows, grid.texts)]
+    return "\n".join([*lines, *(f"- {note}" for note in notes(run))]) + "\n"
 
 
-def _line(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+def markdown(names: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """Return a table in Markdown, whose first columns are texts and the others numbers."""
+    rule = [*["---"] * texts, *["---:"] * (len(names) - texts)]
+    escaped = ([text.replace("|", "\\|") for text in line] for line in (names, rule, *rows))
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def as_csv(run: Run) -> str:
-    """Return a line for each metric and model, with all digits; empty if there is no number."""
+    """Return a line for each metric and model, and class, with all digits; empty if unknown."""
+    quarters = ("score_25", "score_median", "score_75")
+    sizes = {table.form: table.total for table in run.layers[0]}
     found: list[dict[str, Any]] = []
     for row in run.comparisons:
         of = row.difference
         found.append(
-            {"metric": row.metric, "model": row.model, "title": run.model_title(row.model)}
-            | {"trials": row.trials, "last_epoch": row.last_epoch, "best_epoch": row.best_epoch}
-            | dict(zip(("last_25", "last_median", "last_75"), row.last, strict=True))
-            | dict(zip(("best_25", "best_median", "best_75"), row.best, strict=True))
+            {"metric": row.metric, "class": None, "model": row.model}
+            | {"title": run.model_title(row.model), "parameters": sizes.get(row.model)}
+            | {"part": run.part, "trials": row.trials}
+            | dict(zip(quarters, row.score, strict=True))
             | {"pairs": of.trials if of else 0, "better": row.better if of else None}
-            | {name: getattr(of, name, None) for name in ("value", "low", "high", "kind")}
+            | {name: getattr(of, name, None) for name in ("value", "low", "high", "p", "ratio")}
+            | {"last_epoch": row.last_epoch}
+            | dict(zip(("last_25", "last_median", "last_75"), row.last, strict=True))
         )
-    frame = pl.DataFrame(found, infer_schema_length=None)
-    frame = frame.rename({"value": "difference", "kind": "interval"})
+    trials = {row.model: row.trials for row in run.comparisons}
+    for (model, label), row_of in by_class(run).items():
+        for metric, scores in row_of.items():
+            found.append(
+                {"metric": metric, "class": label, "model": model, "part": run.part}
+                | {"title": run.model_title(model), "trials": trials[model]}
+                | dict(zip(quarters, scores, strict=True))
+            )
+    frame = pl.DataFrame(found, infer_schema_length=None).rename({"value": "difference"})
     # A spreadsheet takes a text that begins like this for a formula, and computes it.
     formula = pl.col(pl.String).str.contains(r"^[=+\-@\t\r]")
     frame = frame.with_columns(
@@ -272,24 +350,20 @@ def as_csv(run: Run) -> str:
 
 
 def as_tex(run: Run) -> str:
-    """Return a LaTeX table for each metric, in the style of booktabs."""
-    names = header(run)
+    """Return the tables in LaTeX, in the style of booktabs."""
     parts = ["% \\usepackage{booktabs}"]
-    for metric in run.metrics:
-        caption = f"{run.title}: {run.metric_title(metric.name)}. {' '.join(notes(run))}"
+    for grid in grids(run):
+        caption = f"{run.title}: {grid.title}. {' '.join(notes(run))}"
+        columns = "l" * grid.texts + "r" * (len(grid.header) - grid.texts)
+        lines = [f"{' & '.join(map(tex, line))} \\\\" for line in (grid.header, *grid.rows)]
         parts += [
             *("\\begin{table}", "\\centering", f"\\caption{{{tex(caption)}}}"),
-            f"\\label{{tab:{tex_label(metric.name)}}}",
-            f"\\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}",
-            *("\\toprule", _tex_line(names), "\\midrule"),
-            *(_tex_line(cells(run, row)) for row in of_metric(run, metric.name)),
-            *("\\bottomrule", "\\end{tabular}", "\\end{table}", ""),
+            f"\\label{{tab:{''.join(c if c.isalnum() else '-' for c in grid.name)}}}",
+            f"\\begin{{tabular}}{{{columns}}}",
+            *("\\toprule", lines[0], "\\midrule", *lines[1:], "\\bottomrule"),
+            *("\\end{tabular}", "\\end{table}", ""),
         ]
     return "\n".join(parts)
-
-
-def _tex_line(texts: Sequence[str]) -> str:
-    return f"{' & '.join(map(tex, texts))} \\\\"
 
 
 TEX = {
@@ -314,11 +388,6 @@ def tex(text: str) -> str:
     return "".join(TEX.get(letter, letter) for letter in text)
 
 
-def tex_label(name: str) -> str:
-    """Return the name with nothing that LaTeX would take for a command."""
-    return "".join(letter if letter.isalnum() else "-" for letter in name)
-
-
 FORMATS: dict[str, Callable[[Run], str]] = {
     "table.md": as_markdown,
     "table.csv": as_csv,
@@ -327,13 +396,8 @@ FORMATS: dict[str, Callable[[Run], str]] = {
 
 
 def write(run: Run, folder: Path) -> list[Path]:
-    """Write the table in all formats; returns the files."""
+    """Write the tables in all formats; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, format_ in FORMATS.items():
         (folder / name).write_bytes(format_(run).encode())
     return [folder / name for name in FORMATS]
-
-
-def capital(text: str) -> str:
-    """Return the text with its first letter as a capital."""
-    return text[:1].upper() + text[1:]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..claims import FIRST_SHARE, Claim, first_epochs
 from .run import Run
-from .statistics import FEWEST, RESAMPLES, Estimate, Floats, estimate, last_column
+from .statistics import FEWEST, Estimate, Floats, estimate, last_column
 from .tables import capital, count, interval, number
 
 Word = Literal["supported", "not supported", "undecided at this size"]
@@ -19,10 +19,10 @@ WORDS: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
 
 RULE = (
     "The networks of a trial have the same split, so they are compared trial by trial, and the "
-    "differences give a 95 % interval: of their mean, corrected for trials that share images "
+    "differences give a 95 % interval of their mean, corrected for trials that share images "
     "(Nadeau & Bengio 2003) with the run's own numbers of training and validation images; if all "
-    f"trials have one split of the images, of their median by the bootstrap. Fewer than {FEWEST} "
-    "trials decide nothing.",
+    f"trials have one split of the images, it needs no correction. Fewer than {FEWEST} trials "
+    "decide nothing.",
     "A claim is supported if the whole interval has the claimed sign, for “nearly "
     "the same” within the margin; not supported if the whole interval has the other sign, "
     "for “nearly the same” outside of the margin; undecided at this size in all other cases. A "
@@ -85,14 +85,14 @@ def judge(run: Run, claim: Claim) -> Verdict:
         when = f"mean of epochs 1 to {first}"
     else:
         by_trial = (pair[0] - pair[1])[:, -1]
-    found = estimate(run, by_trial)
-    return Verdict(claim, decide(claim, found), _evidence(run, claim, found, when))
+    found = decide(claim, estimate(run, by_trial))
+    return Verdict(claim, found, _evidence(run, claim, by_trial, when))
 
 
 def decide(claim: Claim, found: Estimate | None) -> Word:
     """Return the verdict on model minus the other, by ``RULE``.
 
-    >>> found = Estimate("corrected mean", -0.2, -0.3, -0.1, trials=6)
+    >>> found = Estimate(-0.2, -0.3, -0.1, p=0.01, trials=6, ratio=0)
     >>> decide(Claim("", "loss", "tpl", "base", "lower"), found)
     'supported'
     """
@@ -118,28 +118,29 @@ def _lowest(values: Floats) -> Floats:
     return np.where(np.isinf(lowest), np.nan, lowest)
 
 
-def _evidence(run: Run, claim: Claim, found: Estimate | None, when: str) -> str:
+def _evidence(run: Run, claim: Claim, by_trial: Floats, when: str) -> str:
+    found = estimate(run, by_trial)
     if found is None:
         return "No trial has both networks at these epochs."
     what = f"{capital(run.metric_title(claim.metric))}, {when}"
     pair = f"{run.model_title(claim.model)} minus {run.model_title(claim.than)}"
-    statistic = "mean" if found.kind == "corrected mean" else "median"
     ends = interval(found)
-    ends = f", 95 % interval {ends}" if ends and found.trials >= FEWEST else ": too few to decide"
-    trials = count(found.trials, "trial")
-    return f"{what}: {pair} {number(found.value, '+')} in the {statistic} of {trials}{ends}."
+    ends = f"95 % interval {ends}" if ends and found.trials >= FEWEST else "too few to decide"
+    side = "lower" if claim.direction == "lower" else "higher"
+    times = int(((-by_trial if side == "lower" else by_trial) > 0).sum())
+    trials = f"{side} in {times} of {count(found.trials, 'trial')}"
+    return f"{what}: {pair} {number(found.value, '+')} in the mean, {trials}; {ends}."
 
 
 def _at_each(run: Run, claim: Claim, difference: Floats, last: int) -> Verdict:
-    found = [estimate(run, column) for column in difference.T]
-    words = [decide(claim, one) for one in found]
+    words = [decide(claim, estimate(run, column)) for column in difference.T]
     counts = {word: words.count(word) for word in WORDS}
     if counts["supported"] == len(words):
         word: Word = "supported"
     else:
         word = "not supported" if counts["not supported"] else UNDECIDED
     each = ", ".join(f"{word} at {count}" for word, count in counts.items() if count)
-    at_end = _evidence(run, claim, found[-1], f"epoch {last}")
+    at_end = _evidence(run, claim, difference[:, -1], f"epoch {last}")
     return Verdict(claim, word, f"Of {len(words)} epochs: {each}. {at_end}")
 
 
@@ -149,11 +150,11 @@ def _spread(run: Run, claim: Claim, pair: list[Floats]) -> Verdict:
     trials = int(both.sum())
     if trials < FEWEST:
         return Verdict(claim, UNDECIDED, f"{count(trials, 'trial')}: too few to decide.")
-    drawn = np.random.default_rng(0).integers(0, trials, (RESAMPLES // 10, trials))
+    drawn = np.random.default_rng(0).integers(0, trials, (1000, trials))
     widths = [_width(values[both][drawn]) for values in pair]
     low, high = (float(v) for v in np.quantile(widths[0] - widths[1], (0.025, 0.975)))
     now = [float(_width(values[both][None])[0]) for values in pair]
-    found = Estimate("bootstrap median", now[0] - now[1], low, high, trials)
+    found = Estimate(now[0] - now[1], low, high, math.nan, trials, 0)
     evidence = (
         f"{capital(run.metric_title(claim.metric))}, mean width of the quartile band over "
         f"epochs 1 to {pair[0].shape[1]}: {run.model_title(claim.model)} {number(now[0])}, "
