@@ -201,7 +201,7 @@ def figures(runs: Sequence[Run]) -> dict[str, Spec]:
         found[name]["encoding"]["color"]["legend"] = {"columns": 2}
     if compares(run):
         measured = [name for name in names if name != TRAIN_LOSS.name] or names
-        parts = {
+        parts: dict[str, list[Spec | None]] = {
             FOREST: [forest(run, name) for name in measured],
             FRONTIER: [frontier(run, name) for name in measured],
         }
