@@ -48,7 +48,7 @@ def keep_network(folder, config, trial, model, network, epoch_row):
     job, names = Job(trial, model), STUDIES[config.study].images.class_names
     file = JobFiles.of(folder, trial, model).network
     file.parent.mkdir(parents=True, exist_ok=True)
-    now = Training(job, None, config, None, None, None, network, None, class_names=names)
+    now = Training(job, None, config, None, None, network, None, class_names=names)
     file.write_bytes(network_file(now, epoch_row, "best"))
 
 

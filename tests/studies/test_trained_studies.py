@@ -52,7 +52,7 @@ class Kept:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 row = {"epoch": 1, "train_loss": 1.0, "loss": 1.0 - trial / 2, "code": "1"}
                 job, names = Job(trial, model), known.images.class_names
-                parts = (job, None, self.config, None, None, None, network, None)
+                parts = (job, None, self.config, None, None, network, None)
                 now = Training(*parts, class_names=names)
                 file.write_bytes(network_file(now, row, "best"))
         (self.folder / "config.toml").write_bytes(self.config.as_toml())
