@@ -87,7 +87,8 @@ def test_private_names_of_torch_are_in_one_file_and_at_most_ten():
     found = {
         ".".join(name): names
         for path, name, _ in modules()
-        if package(".".join(name)) != "keras" and (names := private_names(path) - HOOKS - NAMED_TUPLE)
+        if package(".".join(name)) != "keras"
+        and (names := private_names(path) - HOOKS - NAMED_TUPLE)
     }
     assert [*found] == ["ops.tracing"], found
     assert "torch.autograd.forward_ad._current_level" in found["ops.tracing"]
