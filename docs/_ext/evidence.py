@@ -217,8 +217,11 @@ INITS = {
     "tpl1-dct": ('`"dct"`', "the lowest cosine frequencies, spectral pooling"),
 }
 
+SIZES = {"oct-sizes-quarter": ("tpl-16x3x3", "max-16x3x3"), "chest-sizes": ("tpl-16", "conv-16")}
+
 TABLES: dict[str, Callable[[], str]] = {
     "found": lambda: found(FOUND),
+    "sizes": lambda: found(SIZES),
     "notes": lambda: "".join(f"- {note}\n" for note in notes(run_of("oct"))),
     "oct": lambda: scores("oct", ("loss", "accuracy"), untrained=("mpca",)),
     "oct-loss": lambda: by_epoch("oct", "loss", OCT, (2, 4, 8, 12)),
