@@ -108,13 +108,17 @@ def versions(tensors: Sequence[Tensor | None]) -> list[int]:
 def parameter_behind(W: Tensor) -> Tensor | None:
     """Return the parameter that an exporter's fake tensor W stands for.
 
-    None if W was computed, or written to since the trace began, or is not a parameter.
+    None if W was computed, or written to since the trace began, or is not a parameter, or shares
+    its memory with another tensor of the program: a write to that one leaves W's version alone.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
     if not isinstance(W, FakeTensor) or W._version:
         return None
     converter = W.fake_mode.fake_tensor_converter.meta_converter
+    others = [x for x in converter.tensor_memo.values() if x is not W and x.layout == torch.strided]
+    if W.untyped_storage()._cdata in [x.untyped_storage()._cdata for x in others]:
+        return None
     for real, number in converter.describer.lookup_tensor.items():
         if converter.tensor_memo.get(number) is W:
             return real if isinstance(real, Parameter) else None
