@@ -37,6 +37,7 @@ PAPER = {
         "epochs": 20,
         "trials": 30,
         "models": ("base", "tpl1", "tpl2"),
+        "split": "fixed",
     },
     "chest": {
         "size": 160,
@@ -80,7 +81,7 @@ COMMON = {
 @pytest.mark.parametrize("study", PAPER)
 def test_the_papers_numbers(study):
     got = settle(study, "paper").model_dump(exclude_none=True)
-    assert got == {"study": study, **PAPER[study], **COMMON}
+    assert got == {"study": study, **COMMON, **PAPER[study]}
 
 
 @pytest.mark.parametrize("study", PAPER)
@@ -89,6 +90,7 @@ def test_smaller_presets_keep_the_models_and_how_they_learn(study, preset):
     got, paper = settle(study, preset), settle(study, "paper")
     for name in {"models", "learning_rate", "dropout", "leaky"} & got.as_settings().keys():
         assert getattr(got, name) == getattr(paper, name)
+    assert got.split == "image"  # redrawn in each trial
     assert got.images is not None
     assert got.trials < paper.trials
 

@@ -59,7 +59,7 @@ def by_a_process(tmp_path_factory):
 
 METRICS = {
     "oct": ["loss", "accuracy", "f1", "sensitivity", "specificity", "auc"],
-    "kvasir": ["loss", "dice", "iou", "sensitivity", "specificity"],
+    "kvasir": ["loss", "dice", "iou", "mdice", "miou", "sensitivity", "specificity"],
 }
 
 

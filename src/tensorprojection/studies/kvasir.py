@@ -87,7 +87,7 @@ PRESETS = {
 
 # What the paper says of its figures; see Note [Numbers for the paper's words] in claims.py. It
 # compares the stronger compression with the baseline, as this does.
-SCORES = (("dice", "Dice score"), ("iou", "IoU"))
+SCORES = (("dice", "Dice coefficient"), ("iou", "IoU"))
 
 
 def claims() -> Iterator[Claim]:
@@ -108,6 +108,11 @@ def claims() -> Iterator[Claim]:
     for metric, score in SCORES:
         text = f"Compressing by 4, it has a higher {score} than the baseline in the first epochs."
         yield Claim(text, metric, "tpl-aggressive", "base", "higher", "first")
+    for metric, score in SCORES:
+        # "Particularly notable": a run has one width, so this tests the gain at 64 channels alone.
+        text = f"With 64 channels, compressing by 4 has a notably higher {score} than the baseline "
+        text += "in the first epochs."
+        yield Claim(text, metric, "tpl-aggressive", "base", "higher", "first", channels=64)
 
 
 class KvasirData(CachedData):

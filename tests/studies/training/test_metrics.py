@@ -146,10 +146,13 @@ def test_segmentation_is_as_scikit_learn_has_it(kind):
     logits, masks = segmented(kind)
     got = in_batches(Segmentation(), logits, masks, 6)
     actual, predicted = masks.flatten(), logits.sigmoid().flatten() > 0.5
+    images = list(zip(masks.flatten(1), logits.sigmoid().flatten(1) > 0.5, strict=True))
     expected = {
         "loss": dice_loss(logits.double(), masks).item(),
-        "dice": f1_score(actual, predicted, zero_division=1),
+        "dice": 1 - dice_loss(logits.double(), masks).item(),  # the paper's coefficient
         "iou": jaccard_score(actual, predicted, zero_division=1),
+        "mdice": np.mean([f1_score(*pair, zero_division=1) for pair in images]),
+        "miou": np.mean([jaccard_score(*pair, zero_division=1) for pair in images]),
         "sensitivity": recall_score(actual, predicted, zero_division=1),
         "specificity": recall_score(1 - actual, ~predicted, zero_division=1),
     }
@@ -159,7 +162,7 @@ def test_segmentation_is_as_scikit_learn_has_it(kind):
 
 def test_nothing_there_and_nothing_found_is_right():
     got = in_batches(Segmentation(), *segmented("neither"), 6)
-    right = {"dice": 1, "iou": 1, "sensitivity": 1, "specificity": 1}
+    right = {"dice": 1, "iou": 1, "mdice": 1, "miou": 1, "sensitivity": 1, "specificity": 1}
     assert got == pytest.approx({"loss": 0, **right}, abs=1e-6)
 
 
@@ -169,7 +172,9 @@ def test_segmentation_does_not_depend_on_the_batches(size):
     whole = in_batches(Segmentation(), logits, masks, len(masks))
     parts = in_batches(Segmentation(), logits, masks, size)
     assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-12)
-    assert (parts["dice"], parts["iou"]) == (whole["dice"], whole["iou"])
+    assert parts["dice"] == pytest.approx(whole["dice"], rel=1e-12)
+    for name in ("iou", "mdice", "miou"):
+        assert parts[name] == whole[name]
 
 
 def test_another_smoothing():

@@ -295,7 +295,7 @@ def test_the_mpca_projection_is_of_the_trials_images_and_does_not_learn(tmp_path
 METRICS = {
     "oct": ["loss", "accuracy", "f1", "sensitivity", "specificity", "auc"],
     "chest": ["loss", "accuracy", "f1", "sensitivity", "specificity", "auc"],
-    "kvasir": ["loss", "dice", "iou", "sensitivity", "specificity"],
+    "kvasir": ["loss", "dice", "iou", "mdice", "miou", "sensitivity", "specificity"],
 }
 
 
