@@ -117,6 +117,11 @@ def test_the_page_of_five_large_networks_stays_below_five_megabytes(run, tmp_pat
     assert write([folder], tmp_path).stat().st_size < 5_000_000
 
 
+def test_charts_label_whole_epochs_only(run):
+    found = read_run(run(epochs=2, observed=False))
+    assert report_page.charts.curves(found, "loss")["encoding"]["x"]["axis"]["values"] == [1, 2]
+
+
 def test_the_same_run_gives_the_same_page(run, tmp_path):
     folder = run()
     first, second = (write([folder], tmp_path / str(k)).read_bytes() for k in range(2))

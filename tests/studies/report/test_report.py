@@ -386,6 +386,8 @@ def test_fewer_than_six_trials_decide_nothing(run, trials, end):
     row = next(r for r in found.comparisons if (r.metric, r.model) == ("loss", "tpl1"))
     assert tables.verdict(found, row) == end
     assert ("Fewer than 6 trials decide nothing." in as_markdown(found)) == (trials < 6)
+    few = f"Fewer than 6 trials decide nothing; this run has {trials}."
+    assert (few in tables.headline(found)) == (trials < 6)
 
 
 def test_models_without_results_are_named(run):

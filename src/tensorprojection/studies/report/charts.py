@@ -84,6 +84,8 @@ def lines(run: Run, title: str, by_model: Mapping[str, Floats], log: bool = Fals
             values.append({**row, "median": text})
     spec = template("lines") | {"title": title, "data": {"values": values}}
     spec["params"][0]["value"] = list(titles.values())
+    # Vega would label two epochs as 1, 2, 2: the middle tick is 1.5, rounded.
+    spec["encoding"]["x"]["axis"]["values"] = run.epochs[:: -(-len(run.epochs) // 15)].tolist()
     ranges = zip(*(looks(run)[model] for model in titles), strict=True)
     line, points = (layer["encoding"] for layer in spec["layer"][1:])
     channels = (spec["encoding"]["color"], line["strokeDash"], points["shape"])

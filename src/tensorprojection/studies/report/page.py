@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -143,7 +144,7 @@ def _about(run: Run) -> str:
     if "Epochs" in facts:
         found.append(f"epochs: {facts['Epochs']}")
     if "Started" in facts:
-        found.append(f"last started {facts['Started'][:10]}")
+        found.append(facts["Started"][:10])
     return " · ".join(found)
 
 
@@ -219,7 +220,7 @@ def _seconds(run: Run) -> list[list[str]]:
     found = []
     for model, seconds in (run.seconds or {}).items():
         if len(own := finite(seconds.ravel())):
-            low, median, high = (f"{v:.3g}" for v in np.quantile(own, (0.25, 0.5, 0.75)))
+            low, median, high = (number(float(v)) for v in np.quantile(own, (0.25, 0.5, 0.75)))
             found.append([run.model_title(model), median, f"{low}–{high}"])
     return found
 
@@ -246,8 +247,9 @@ def _samples(run: Run) -> list[Part]:
 def _networks(run: Run) -> Part:
     """Return the layers of the run's networks; footnotes are numbered over all of them."""
     forms, why = run.layers
+    titles = {t.form: f"{capital(run.model_title(t.form))} ({t.form})" for t in forms}
     footnotes = dict.fromkeys(row.note for t in forms for row in t.rows if row.note)
-    return {"tables": forms, "notes": list(footnotes), "why": why}
+    return {"tables": forms, "titles": titles, "notes": list(footnotes), "why": why}
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -266,7 +268,9 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Code", "; ".join(run.codes) or "not recorded"),
     ]
     for name, value in run.recorded.items():
-        facts.append((name.capitalize(), plain(value)))
+        if name == "unreadable" and not value["count"]:
+            continue
+        facts.append((name.capitalize(), shlex.join(value) if name == "command" else plain(value)))
     if run.seconds is not None:
         whole = round(sum(float(np.nansum(own)) for own in run.seconds.values()))
         facts.append(("Time of training", f"{timedelta(seconds=whole)} hours, all processes"))

@@ -117,9 +117,13 @@ def headline(run: Run) -> str:
             text += f": {number(best.difference.value, '+')} from {base} in the mean"
             text += f" (95 % interval {ends})" if ends else ""
             text += f", better in {best.better} of {count(best.difference.trials, 'trial')}"
+            text += f": {verdict(run, best)}"
         text += ". "
     if not compares(run):
         return f"{text}There is no base to compare with."
+    trials = max((row.difference.trials for row in others if row.difference), default=0)
+    if trials < FEWEST:
+        return f"{text}Fewer than {FEWEST} trials decide nothing; this run has {trials}."
     words = [verdict(run, row) for row in others]
     each = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
     return f"{text}Of {count(len(words), 'network')} beside {base}: {each}."
