@@ -116,8 +116,9 @@ def parameter_behind(W: Tensor) -> Tensor | None:
     if not isinstance(W, FakeTensor) or W._version:
         return None
     converter = W.fake_mode.fake_tensor_converter.meta_converter
+    memory = W.untyped_storage()
     others = [x for x in converter.tensor_memo.values() if x is not W and x.layout == torch.strided]
-    if W.untyped_storage()._cdata in [x.untyped_storage()._cdata for x in others]:
+    if any(x.untyped_storage() is memory for x in others):
         return None
     for real, number in converter.describer.lookup_tensor.items():
         if converter.tensor_memo.get(number) is W:

@@ -63,7 +63,7 @@ def run(tmp_path):
         )
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
-        asked = {"trials": trials, "epochs": epochs} | settings
+        asked = {"trials": trials, "epochs": epochs, "split": "image"} | settings
         config = resolve(STUDIES[study], "paper", None, asked)
         config = config.model_copy(update={"models": tuple(models)})
         (folder / "config.toml").write_bytes(config.as_toml())
