@@ -49,7 +49,7 @@ def run_of(name: str) -> Run:
 
 def found(networks: Mapping[str, Sequence[str]]) -> str:
     """Some networks of some runs beside their base, by the loss: as on the runs' pages."""
-    head = ["study", "network", "in place of", "parameters", "loss", "difference"]
+    head = ["outcome", "network", "in place of", "parameters", "loss", "difference"]
     head += ["95 % interval", "better", "verdict"]
     lines = []
     for name, models in networks.items():
@@ -59,7 +59,8 @@ def found(networks: Mapping[str, Sequence[str]]) -> str:
         for model in models:
             of = rows[model].difference
             assert of is not None
-            cells = [run.title, run.model_title(model), run.model_title(BASE), f"{sizes[model]:,}"]
+            cells = [f"{run.title}: {run.score_title('loss')}", run.model_title(model)]
+            cells += [run.model_title(BASE), f"{sizes[model]:,}"]
             cells += [number(rows[model].score[1]), number(of.value, "+"), interval(of)]
             cells += [f"{rows[model].better}/{of.trials}", verdict(run, rows[model])]
             lines.append(cells)
@@ -72,7 +73,7 @@ def forest(*names: str) -> charts.Spec:
     for run in map(run_of, names):
         title = f"{run.title}: {run.score_title('loss')}, {run.config.trials} trials"
         parts.append(charts.forest(run, "loss") | {"title": title, "width": 460})
-    return {"title": charts.FOREST, "vconcat": parts}
+    return {"title": charts.FOREST, "vconcat": parts, "padding": 20}
 
 
 def scores(name: str, metrics: Sequence[str], untrained: Sequence[str] = ()) -> str:
@@ -197,7 +198,10 @@ def _seconds(run: Run, model: str) -> str:
     return f"{median:.2g}" if median < 1 else f"{median:.1f}"
 
 
+OCT_SIZES = ("tpl-16x3x3", "max-16x3x3")
 FOUND = {
+    "oct-sizes": OCT_SIZES,
+    "chest-sizes": ("tpl-16", "conv-16"),
     "oct": ("tpl1", "tpl2", "tpl1-block3", "tpl1-blur", "avg"),
     "chest-quarter": ("tpl", "tcl"),
     "kvasir": ("tpl", "tpl-blur", "tpl-aggressive"),
@@ -217,11 +221,22 @@ INITS = {
     "tpl1-dct": ('`"dct"`', "the lowest cosine frequencies, spectral pooling"),
 }
 
-SIZES = {"oct-sizes-quarter": ("tpl-16x3x3", "max-16x3x3"), "chest-sizes": ("tpl-16", "conv-16")}
+SIZES = {
+    "oct-sizes": OCT_SIZES,
+    "oct-sizes-quarter": OCT_SIZES,
+    "chest-sizes": ("tpl-16", "conv-16"),
+}
+PRIMARY = [  # as in evidence_plan.md
+    ("oct-sizes", "loss", "tpl-16x3x3", "base"),
+    ("oct-sizes", "loss", "tpl-16x3x3", "max-16x3x3"),
+    ("chest-sizes", "loss", "tpl-16", "base"),
+    ("chest-sizes", "loss", "tpl-16", "conv-16"),
+]
 
 TABLES: dict[str, Callable[[], str]] = {
     "found": lambda: found(FOUND),
     "sizes": lambda: found(SIZES),
+    "primary": lambda: primary(PRIMARY),
     "notes": lambda: "".join(f"- {note}\n" for note in notes(run_of("oct"))),
     "oct": lambda: scores("oct", ("loss", "accuracy"), untrained=("mpca",)),
     "oct-loss": lambda: by_epoch("oct", "loss", OCT, (2, 4, 8, 12)),

@@ -68,7 +68,8 @@ def test_the_page_says_what_the_report_says(evidence):
     """Each difference, interval, count and verdict of the first table is in ``table.md``."""
     from tensorprojection.studies.report.tables import as_markdown
 
-    reports = {run.title: as_markdown(run) for run in map(evidence.run_of, evidence.FOUND)}
+    runs = map(evidence.run_of, evidence.FOUND)
+    reports = {f"{run.title}: {run.score_title('loss')}": as_markdown(run) for run in runs}
     lines = evidence.TABLES["found"]().splitlines()[2:]
     assert len(lines) == sum(map(len, evidence.FOUND.values()))
     for line in lines:
