@@ -97,8 +97,10 @@ def test_help_without_a_study_has_the_flags_of_all(tpl):
 
 
 def test_help_of_a_summary(tpl):
-    assert flags_in(tpl("summary", "oct", "--help")[1]) == {"--size", "--json"}
-    assert {"--channels", "--backbone"} < flags_in(tpl("summary", "--help")[1])
+    assert flags_in(tpl("summary", "oct", "--help")[1]) == {"--size", "--models", "--json"}
+    every = flags_in(tpl("summary", "--help")[1])
+    assert {"--channels", "--leaky", "--backbone", "--dropout"} < every
+    assert not {"--copies", "--weights", "--epochs"} & every  # they change no network
 
 
 def test_version(tpl):
@@ -173,6 +175,11 @@ MISTAKES = [
     (["evaluate", ".", "--data", "x.npz"], "which has no trials in it"),
     (["summary", "mnist"], "mnist"),
     (["summary", "oct", "--size", "50"], "50"),
+    (["summary", "oct", "--models", "base,tpl9"], "Expected models of base, tpl1, tpl2"),
+    (["summary", "oct", "--dropout", "0"], "--dropout"),
+    (["summary", "kvasir", "--copies", "3"], "--copies"),
+    (["summary", "chest", "--weights", "x"], "--weights"),
+    (["summary", "images"], "Expected a folder of images or an .npz file as --data, got none"),
     (["data"], None),
     (["data", "check", "nowhere.npz"], "nowhere.npz"),
     (["data", "get", "mnist"], "mnist"),
@@ -261,6 +268,18 @@ def test_where_a_run_goes_by_default(tpl, asked, elsewhere):
     assert folders == ["runs/oct-small", "runs/oct-smoke", "runs/oct-paper", "runs/oct-smoke"]
     assert [config.size for config, _, _ in asked] == [96, 32, 96, 32]
     assert asked[3][0] == resolve_smoke("oct")
+
+
+def test_the_papers_settings_on_phantoms_are_not_the_papers_results(tpl, asked, elsewhere):
+    (elsewhere / "images").mkdir()
+    (elsewhere / "mine.toml").write_text('preset = "paper"\n')
+    for given in (["--preset", "paper"], ["--config", "mine.toml"]):
+        code, out, _ = tpl("run", "kvasir", *given)
+        assert code == 0
+        assert out.startswith("Not the paper's images: these are phantoms, which are generated.")
+        assert "need --data" in out
+    assert "paper" not in tpl("run", "kvasir")[1]
+    assert "paper" not in tpl("run", "kvasir", "--preset", "paper", "--data", "images")[1]
 
 
 def test_ctrl_c_says_how_to_go_on(tpl, monkeypatch):

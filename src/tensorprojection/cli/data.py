@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from ..studies.data.splits import SplitRule
 from ..studies.errors import StudyError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def get(
 
     try:
         where = {} if out is None else {"output_dir": str(out)}
+        if images.kaggle_note:
+            print(f"tpl: {images.kaggle_note}", file=sys.stderr)
         print(kagglehub.dataset_download(handle, **where))
     # kagglehub passes on whatever its HTTP, its unpacking and its settings' files raise.
     except Exception as error:
@@ -75,11 +78,15 @@ def check(
         str | None,
         Parameter(help=r"A regular expression for the patient in a file's name: 'P(\d+)_'."),
     ] = None,
+    split: Annotated[
+        SplitRule,
+        Parameter(help="The split whose training and validation images are counted (trial 1)."),
+    ] = "image",
     as_json: Annotated[
         bool, Parameter(name="--json", negative="", help="Print the whole report as JSON.")
     ] = False,
 ) -> None:
-    """Check images: counts, sizes, corrupted files, duplicates, patients in train and test.
+    """Check images: counts by class, sizes, corrupted files, duplicates, patients in two parts.
 
     The rules are those of a run. The exit status is 1 if there is a problem.
     """
@@ -88,6 +95,7 @@ def check(
     from ..studies.data.check import check as look
     from ..studies.data.sources import Patients
     from ..studies.registry import KINDS, import_study
+    from ..studies.training.seeds import split_seed
     from .progress import counting
 
     kinds = KINDS
@@ -95,7 +103,9 @@ def check(
         kinds = (import_study(study).for_data({"data": str(path)}, None).images,)
     rule = Patients(patients, patient_pattern)
     with counting(Console(stderr=True)) as progress:
-        report = look(path, kinds, patients=rule, progress=progress)
+        report = look(
+            path, kinds, patients=rule, how=split, seed=split_seed(0, 0), progress=progress
+        )
     if as_json:
         print(json.dumps(report.as_dict(), indent=1))
     else:
@@ -114,13 +124,25 @@ def _show(report: Report) -> None:
     from ..studies.data.check import PART_ORDER
 
     found = {part for counts in report.classes.values() for part in counts}
-    parts = sorted(found, key=PART_ORDER.index)
+    parts = [part for part in PART_ORDER if part in found and len(found) > 1]
+    sets = ("training", "validation") if report.sets else ()
+    rows = {
+        name: [counts.get(part, 0) for part in parts]
+        + [report.sets[name].get(one, 0) for one in sets]
+        + [sum(counts.values())]
+        for name, counts in report.classes.items()
+    }
+    if len(rows) > 1:
+        rows["total"] = [sum(column) for column in zip(*rows.values(), strict=True)]
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class")
-    for part in parts:
-        table.add_column(part, justify="right")
-    for name, counts in report.classes.items():
-        table.add_row(escape(name), *(str(counts.get(part, 0)) for part in parts))
+    for name in (*parts, *sets, "images", "%"):
+        table.add_column(name, justify="right")
+    for name, counts in rows.items():
+        share = f"{100 * counts[-1] / max(1, report.images):.2f}"
+        table.add_row(escape(name), *(f"{n:,}" for n in counts), share)
     known = "" if report.patients is None else f", {report.patients} patients"
     first = f"{report.path}: {report.study}, {report.images} images{known}"
+    if sets:
+        first += f"; training and validation: split {report.split}"
     Console().print(Text(first), table, Text("\n".join(report.lines())), sep="\n")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..studies.config import preset_for, resolve
+from ..studies.config import PHANTOMS, preset_for, resolve
 from ..studies.errors import StudyError
 
 if TYPE_CHECKING:
@@ -94,6 +94,9 @@ def run(study: str, /, **given: Any) -> None:
     known.check_networks(config)
     folder = given.get("out") or Path("runs") / f"{known.name}-{preset_for(preset, file, known)}"
     console = Console()
+    if preset_for(preset, file, known) == "paper" and config.data == PHANTOMS and not known.source:
+        text = "Not the paper's images: these are phantoms, which are generated. "
+        console.print(f"{text}The paper's results need --data; tpl data get {known.name} has them.")
     try:
         with ExitStack() as stack:
             watch = stack.enter_context(Watch(console))

@@ -22,11 +22,21 @@ if TYPE_CHECKING:
     from .settings import Flags
 
 
+# Settings of the paper's studies that change no network: they have no flag here.
+NOT_OF_NETWORKS = ("copies", "weights")
+
+
 def flags_of(study: Study[Any] | None) -> Flags:
+    from ..studies.study import Study
     from .settings import setting_flags
 
-    printed = Annotated[bool | None, Parameter(help="Print JSON.", negative=())]
-    return {**setting_flags(study, ["size"]), "json": printed}
+    names = ["size", "models"]
+    if study is None or type(study).for_data is not Study.for_data:
+        names.insert(0, "data")  # its classes are those of the data
+    found = setting_flags(study, names)
+    if study is None or study.source is None:
+        found = {name: kind for name, kind in found.items() if name not in NOT_OF_NETWORKS}
+    return found | {"json": Annotated[bool | None, Parameter(help="Print JSON.", negative=())]}
 
 
 def summary(study: str, /, **given: Any) -> None:
@@ -37,7 +47,8 @@ def summary(study: str, /, **given: Any) -> None:
     from .settings import as_settings
 
     known = import_study(study)
-    made = tables(known, **as_settings(known, given))
+    settings = as_settings(known, given)
+    made = tables(known.for_data(settings, None), **settings)
     if given.get("json"):
         print(as_json(made))
     else:
@@ -45,7 +56,7 @@ def summary(study: str, /, **given: Any) -> None:
 
 
 def tables(study: Study[Any], **settings: Any) -> list[ModelTable]:
-    """Return a table for every network of the study.
+    """Return a table for every network of the study, or for the ``models`` among the settings.
 
     >>> from ..studies.chest import CHEST
     >>> [(table.form, table.total) for table in tables(CHEST)]
@@ -59,7 +70,8 @@ def tables(study: Study[Any], **settings: Any) -> list[ModelTable]:
     from ..studies.networks.layer_rows import tables_for
 
     preset = "paper" if "paper" in study.presets else None
-    return tables_for(study, resolve(study, preset, None, settings))
+    every = {"models": tuple(study.models)}
+    return tables_for(study, resolve(study, preset, None, every | settings))
 
 
 def render(tables: Sequence[ModelTable]) -> Group:

@@ -176,11 +176,11 @@ class ChestStudy(Study[ChestConfig]):
             "dense2": "The paper prints 7 outputs and 1,799, but there are 4 classes: "
             f"256 · 4 + 4 = 1,028. {left_to_the_loss('softmax')}",
         }
-        for form in dict.fromkeys((*HEADS, *config.models)):
+        for form in config.models:
             own = {}
             if form not in PAPER["models"]:
                 own["dense1"] = not_the_papers(self.title_of(form))
-            head = chest_head(form, frozen.channels, side)
+            head = chest_head(form, frozen.channels, side, dropout=config.dropout)
             rows = layer_rows(head, (frozen.channels, side, side), "softmax", notes | own)
             title = f"Chest X-ray, {size} × {size}, {frozen.title}: {form}"
             yield ModelTable("chest", form, title, (features, *rows))

@@ -193,12 +193,11 @@ class FeaturesStudy(ImagesStudy):
     def tables(self, config: ImagesConfig) -> Iterator[ModelTable]:
         assert self.backbone is not None
         channels, side = BACKBONES[self.backbone].channels, config.size // 32
-        for model, title in self.models.items():
+        for model in config.models:
             made = self.network(config, model, torch.empty(0))
             rows = layer_rows(made, (channels, side, side), "softmax")
-            yield ModelTable(
-                NAME, model, f"{self.title}, {config.size} × {config.size}: {title}", rows
-            )
+            title = f"{self.title}, {config.size} × {config.size}: {self.title_of(model)}"
+            yield ModelTable(NAME, model, title, rows)
 
 
 def _weights(config: ImagesConfig) -> Path | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -173,11 +174,12 @@ class KvasirStudy(Study[KvasirConfig]):
             "output": "The paper draws this network and prints no parameters. "
             + left_to_the_loss("sigmoid")
         }
-        for form in FORMS:
+        for form in config.models:
             own = {}
             if form not in PAPERS_FORMS:
                 own["down4"] = not_the_papers(FORMS[form].title)
-            rows = layer_rows(unet(form, channels, size), (3, size, size), "sigmoid", notes | own)
+            made = network(config, form, torch.empty(0))
+            rows = layer_rows(made, (3, size, size), "sigmoid", notes | own)
             title = f"Kvasir-SEG, {size} × {size}, {channels} channels: {form}"
             yield ModelTable("kvasir", form, title, rows)
 

@@ -23,12 +23,21 @@ from .networks.layers import Repeated
 from .networks.oct_cnn import HEADS, find_head, freeze_mpca, oct_cnn
 from .study import Study
 
+KAGGLES = "Kaggle's kermany2018, with fewer NORMAL images than the paper's data set"
 IMAGES = ImageKind(
     name="oct",
     class_names=phantoms.CLASS_NAMES,
     phantoms=phantoms.make,
     phantoms_version=1,
     kaggle="paultimothymooney/kermany2018",
+    kaggle_note="Kaggle's copy has 84,484 images, the paper's data set 109,309. For the paper's "
+    "images download version 3 of https://data.mendeley.com/datasets/rscbjbr9sj, unpack it, and "
+    "give its folder.",
+    versions={
+        109_309: "the paper's data set, version 3 of Mendeley Data rscbjbr9sj (108,309 + 1,000)",
+        84_484: KAGGLES,
+        84_495: KAGGLES,  # as its page says
+    },
     layout="train, val and test, each with NORMAL, CNV, DME and DRUSEN of .jpeg files, "
     "or these four alone",
     # CLASS-PATIENT-NUMBER; the patients' numbers are the data set's: one may have several classes.
@@ -127,7 +136,7 @@ class OctStudy(Study[RunConfig]):
     def tables(self, config: RunConfig) -> Iterator[ModelTable]:
         """The networks layer by layer, with notes where the paper's table differs."""
         size = config.size
-        for form in dict.fromkeys((*HEADS, *config.models)):
+        for form in config.models:
             notes = {"dense2": left_to_the_loss("softmax")}
             if form not in PAPER["models"]:
                 notes["dense1"] = not_the_papers(self.title_of(form))

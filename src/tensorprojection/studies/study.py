@@ -176,8 +176,8 @@ class Study(Generic[C]):
         return (f"{config.size} × {config.size}",)
 
     def tables(self, config: C) -> Iterable[ModelTable]:
-        """Yield the networks layer by layer, with notes on the paper."""
-        return tables_of(self.title, self.images, self.models, self.network, config)
+        """Yield the networks of these settings layer by layer, with notes on the paper."""
+        return tables_of(self.title, self.images, self.network, config)
 
     def check_networks(self, config: C) -> None:
         """Raise a ``StudyError`` for a network that fails on two random images.

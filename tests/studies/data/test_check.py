@@ -129,9 +129,90 @@ def test_json(clean_oct, capsys):
     cli_data.app(["check", str(clean_oct)], result_action="return_value")
     out = " ".join(capsys.readouterr().out.split())
     assert "oct, 20 images, 5 patients" in out
-    assert "class train test" in out
-    assert "NORMAL 3 2 CNV 3 2" in out
+    assert "class train test training validation images %" in out
+    assert "NORMAL 3 2 3 2 5 25.00 CNV 3 2 3 2 5 25.00" in out
+    assert "total 12 8 12 8 20 100.00" in out
     assert printed["study"] == "oct"
+
+
+# Tables 1 and 3 of the paper: training and validation images by class, as printed.
+PAPERS = {
+    "oct": {
+        "NORMAL": (35_973, 15_417),
+        "CNV": (26_218, 11_237),
+        "DME": (8_118, 3_480),
+        "DRUSEN": (6_206, 2_660),
+    },
+    "chest": {"Normal": 10_192, "Lung Opacity": 6_012, "COVID": 3_616, "Viral Pneumonia": 1_345},
+}
+
+
+def like_the_papers(path, study):
+    """A file with as many images of each class as the paper's data set; each of one pixel."""
+    names = [*PAPERS[study]]
+    counts = [np.sum(PAPERS[study][name]) for name in names]
+    labels = np.repeat(np.arange(4), counts)
+    pixels = np.broadcast_to(np.uint8(0), (len(labels), 1, 1))
+    np.savez(path, images=pixels, labels=labels, class_names=np.array(names))
+    return path
+
+
+@pytest.mark.parametrize("how", ["image", "fixed"])
+def test_table_1(tmp_path, how):
+    report = check(like_the_papers(tmp_path / "a.npz", "oct"), how=how, seed=[3, 1])
+    assert {n: tuple(found.values()) for n, found in ordered(report).items()} == PAPERS["oct"]
+    assert "version: the paper's data set, version 3 of Mendeley Data rscbjbr9sj" in text(report)
+
+
+def ordered(report):
+    return {
+        name: {one: found[one] for one in ("training", "validation")}
+        for name, found in report.sets.items()
+    }
+
+
+def test_table_3(tmp_path, capsys):
+    path = like_the_papers(tmp_path / "a.npz", "chest")
+    with pytest.raises(SystemExit):  # its images are all the same
+        cli_data.app(["check", str(path)], result_action="return_value")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Normal 7,134 3,058 10,192 48.15" in out
+    for line in ("6,012 28.41", "3,616 17.08", "1,345 6.35", "21,165 100.00"):
+        assert line in out
+
+
+def test_kaggles_oct_is_told_by_its_count(tmp_path):
+    few = np.array([26_565, 37_455, 11_598, 8_866])  # by its own page
+    labels = np.repeat(np.arange(4), few)
+    pixels = np.broadcast_to(np.uint8(0), (len(labels), 1, 1))
+    names = np.array(["NORMAL", "CNV", "DME", "DRUSEN"])
+    np.savez(tmp_path / "a.npz", images=pixels, labels=labels, class_names=names)
+    assert "version: Kaggle's kermany2018" in text(check(tmp_path / "a.npz"))
+
+
+def test_another_number_of_images_tells_no_version(clean_oct, chest_folder):
+    shown = text(check(clean_oct))
+    assert "version: not known from 20 images: 109,309 images are the paper's data set" in shown
+    assert "84,484 images are Kaggle's" in shown
+    assert "version" not in text(check(chest_folder))
+
+
+def test_version_3_as_mendeley_ships_it(clean_oct, picture, tmp_path):
+    """The chest X-rays beside the OCT images have a class of the same name."""
+    root = tmp_path / "ZhangLabData"
+    (root / "CellData").mkdir(parents=True)
+    for part in ("train", "test"):
+        picture(root / "CellData" / "chest_xray" / part / "NORMAL" / "NORMAL-1-1.jpeg", seed=5)
+    clean_oct.rename(root / "CellData" / "OCT")
+    report = check(root)
+    assert (report.study, report.images, report.ok) == ("oct", 20, True)
+
+
+def test_the_split_that_is_asked_for(clean_oct):
+    shipped = check(clean_oct, how="as-shipped")
+    assert ordered(shipped)["CNV"] == {"training": 3, "validation": 2}
+    with pytest.raises(StudyError, match="Expected images that come divided"):
+        check(clean_oct / "train", how="as-shipped")
 
 
 def test_exit_status(clean_oct, capsys):

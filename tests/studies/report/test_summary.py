@@ -105,6 +105,22 @@ def test_kvasir_lists_every_parameter_of_every_form(size, channels):
         assert cells(table)[-1] == ("Conv2D (sigmoid)", (size, size, 1), channels + 1)
 
 
+def test_only_the_networks_that_are_asked_for():
+    made = tables("oct", models=("tpl-16x3x3", "base"))
+    assert [table.form for table in made] == ["tpl-16x3x3", "base"]
+    assert made[0].total == 67_372
+    # A size that one of the other networks could not have.
+    assert [table.form for table in tables("kvasir", size=48, models=("base",))] == ["base"]
+
+
+def test_dropout_and_leaky_are_those_that_are_asked_for():
+    assert any(row.name == "dropout" for row in by_form("chest")["tpl"].rows)
+    assert not any(row.name == "dropout" for row in by_form("chest", dropout=0.0)["tpl"].rows)
+    made = by_form("kvasir", leaky=True)
+    leaky = {form for form, t in made.items() for row in t.rows if row.layer == "LeakyReLU"}
+    assert leaky == made.keys() - {"base"}  # it is for projections only
+
+
 def test_kvasir_shows_the_replaced_layers():
     rows = {row.name: row for row in by_form("kvasir")["tpl-aggressive"].rows}
     assert (rows["down4"].layer, rows["down4"].output) == ("TensorProjection", (4, 4, 128))
@@ -179,7 +195,7 @@ def test_the_random_state_is_left_alone():
 
 
 def test_printed_tables_fit_80_columns_and_lose_nothing():
-    made = tables("kvasir", size=192, channels=64)
+    made = tables("kvasir", size=192, channels=64, leaky=True)
     shown = printed(made)
     assert "…" not in shown
     for table in made:

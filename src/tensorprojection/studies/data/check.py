@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ class Report:
     study: str
     images: int
     classes: dict[str, dict[str, int]]  # class → part → number of images
+    split: SplitRule
+    sets: dict[str, dict[str, int]]  # class → training, validation → number of images
+    version: str  # of the data set, by the number of images
     sizes: dict[str, int]  # "width × height" → number of images, most common first
     patients: int | None
     problems: Found
@@ -47,8 +50,9 @@ class Report:
         return {**asdict(self), "ok": self.ok}
 
     def lines(self) -> list[str]:
-        """Return the sizes, notes and problems, one to a line."""
-        found = [f"sizes: {_some([f'{size} ({n})' for size, n in self.sizes.items()])}"]
+        """Return the version, sizes, notes and problems, one to a line."""
+        found = [f"version: {self.version}"] if self.version else []
+        found.append(f"sizes: {_some([f'{size} ({n})' for size, n in self.sizes.items()])}")
         for before, findings in (("", self.notes), ("Problem: ", self.problems)):
             found += [f"{before}{len(n)} {what}: {_some(n)}" for what, n in findings.items()]
         return found + (["No problem found."] if self.ok else [])
@@ -59,6 +63,8 @@ def check(
     kinds: Sequence[ImageKind],
     *,
     patients: Patients | None = None,
+    how: SplitRule = "image",
+    seed: int | Sequence[int] = 0,
     progress: Progress | None = None,
 ) -> Report:
     """Read every image of a folder or an ``.npz`` file.
@@ -69,6 +75,8 @@ def check(
         path: as :func:`~.sources.open_images` takes it.
         kinds: what the images may be; the first kind that fits is taken.
         patients: each image's patient by its file's name.
+        how: the split whose training and validation images are counted.
+        seed: of that split.
         progress: called while images are read.
     """
     data = _read(Path(path), kinds)
@@ -78,11 +86,12 @@ def check(
     of_patients = patients.of(names) if patients else data.column("patient")
     parts = [item.part or UNDIVIDED for item in items]
     label_names = ["images" if i.label is None else data.class_names[i.label] for i in items]
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for name in ("images",) if kind.masks else data.class_names:
-        counts[name] = Counter()
-    for name, part in zip(label_names, parts, strict=True):
-        counts[name][part] += 1
+    classes = ("images",) if kind.masks else data.class_names
+    sets, refused = _splits(data, of_patients, how, seed)
+
+    def counted(where: Iterable[str]) -> dict[str, dict[str, int]]:
+        pairs = Counter(zip(label_names, where, strict=True))
+        return {c: {at: n for (name, at), n in pairs.items() if name == c} for c in classes}
 
     def named(rows: Iterable[bool]) -> list[str]:
         return [name for name, wanted in zip(names, rows, strict=True) if wanted]
@@ -96,7 +105,7 @@ def check(
         "images in more than one part": across,
         "images under more than one label": contradicting,
         "patients both in train and outside of it": _leaks(of_patients or (), parts),
-        "splits that a run would refuse": _impossible_splits(data, of_patients),
+        "splits that a run would refuse": refused,
     }
     notes = {
         "images stored more than once": plain,
@@ -107,7 +116,10 @@ def check(
         str(path),
         kind.name,
         len(items),
-        {name: dict(counter) for name, counter in counts.items()},
+        counted(parts),
+        how,
+        {} if sets is None else counted(sets),
+        _version(kind.versions, len(items)),
         dict(Counter(s.size for s in seen if s.size).most_common()),
         None if of_patients is None else len(set(of_patients)),
         {what: names for what, names in problems.items() if names},
@@ -196,28 +208,48 @@ def _leaks(patients: Sequence[str], parts: Sequence[str]) -> list[str]:
     return sorted(inside & outside, key=lambda patient: (len(patient), patient))
 
 
-def _impossible_splits(data: Dataset, patients: Sequence[str] | None) -> list[str]:
-    """Return the splits that would leave a class in one part only: by patient, as shipped."""
+def _splits(
+    data: Dataset, patients: Sequence[str] | None, asked: SplitRule, seed: int | Sequence[int]
+) -> tuple[list[str] | None, list[str]]:
+    """Return each image's set in the split that is asked for, and the splits a run would refuse."""
     labels, parts = data.column("label"), data.column("part")
-    hows: list[SplitRule] = []
+    known = ImageSet(
+        np.broadcast_to(np.uint8(0), (len(data.items), 1, 1)),
+        labels=None if labels is None else np.array(labels, np.int64),
+        class_names=data.class_names,
+        groups=None if patients is None else np.unique(patients, return_inverse=True)[1],
+        parts=None if parts is None else np.array(parts, np.str_),
+    )
+    hows: list[SplitRule] = ["fixed" if asked == "fixed" else "image"]
     if labels is not None and patients is not None and len(set(patients)) > 1:
         hows.append("patient")
     if labels is not None and parts is not None and {"train"} < set(parts):
         hows.append("as-shipped")
-    found = []
+    if asked not in hows:
+        split(known, asked, seed)  # raises what these images lack
+        hows.append(asked)
+    sets, refused = None, []
     for how in hows:
-        known = ImageSet(
-            np.broadcast_to(np.uint8(0), (len(data.items), 1, 1)),
-            labels=np.array(labels, np.int64),
-            class_names=data.class_names,
-            groups=np.unique(patients or [""] * len(data.items), return_inverse=True)[1],
-            parts=np.array(parts or [""] * len(data.items), np.str_),
-        )
         try:
-            split(known, how, seed=0)
+            training, _ = split(known, how, seed)
         except StudyError as error:
-            found.append(str(error).partition(". ")[0])
-    return found
+            refused.append(str(error).partition(". ")[0])
+            continue
+        if how == asked:
+            trains = np.isin(np.arange(len(known)), training)
+            sets = np.where(trains, "training", "validation").tolist()
+    return sets, refused
+
+
+def _version(versions: Mapping[int, str], images: int) -> str:
+    """Return the data set's version; if the number of images tells none, those that there are."""
+    if not versions or images in versions:
+        return versions.get(images, "")
+    counts: dict[str, int] = {}
+    for count, text in versions.items():
+        counts.setdefault(text, count)
+    known = "; ".join(f"{count:,} images are {text}" for text, count in counts.items())
+    return f"not known from {images:,} images: {known}"
 
 
 def _some(names: Sequence[str]) -> str:

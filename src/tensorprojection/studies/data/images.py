@@ -107,6 +107,8 @@ class ImageKind:
         phantoms_version: raised when the phantoms change, so that cached ones are not used. By
             default it is the content of the file that defines ``phantoms``.
         kaggle: the data set's name there.
+        kaggle_note: how Kaggle's images differ from the paper's; ``tpl data get`` prints it.
+        versions: the data set's known versions, by their number of images.
         layout: how its folders look, for messages.
         class_aliases: other names of the classes' folders, without case, blanks and dashes.
         patient: matches a file's name, with the patient's number as its first group.
@@ -122,6 +124,8 @@ class ImageKind:
     phantom_count: int = 1600
     phantoms_version: int | None = None
     kaggle: str | None = None
+    kaggle_note: str = ""
+    versions: Mapping[int, str] = field(default_factory=dict)
     layout: str = ""
     class_aliases: Mapping[str, str] = field(default_factory=dict)
     patient: re.Pattern[str] | None = None

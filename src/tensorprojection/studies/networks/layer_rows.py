@@ -56,13 +56,12 @@ def left_to_the_loss(activation: str) -> str:
 def tables_of(
     title: str,
     kind: ImageKind,
-    models: Mapping[str, str],
     network: Callable[[Any, str, Tensor], nn.Module],
     config: Any,
 ) -> Iterator[ModelTable]:
     """Yield a table for each of a study's networks, which take plain images."""
     shape = (3 if kind.mode == "RGB" else 1, config.size, config.size)
-    for form in models:
+    for form in config.models:
         made = network(config, form, torch.empty(1, *shape))
         rows = layer_rows(made, shape)
         size = f"{config.size} × {config.size}"
@@ -98,7 +97,7 @@ _NAMES: dict[type[nn.Module], str] = {
     nn.MaxPool2d: "MaxPooling2D",
     Join: "Concatenate",
 }
-_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.LeakyReLU: "leaky relu"}
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu"}
 
 
 def layer_rows(
