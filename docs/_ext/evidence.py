@@ -27,6 +27,7 @@ from tensorprojection.studies.report.statistics import (
     holm,
     paired,
 )
+from tensorprojection.studies.report.tables import difference as mean_difference
 from tensorprojection.studies.report.tables import (
     interval,
     markdown,
@@ -61,7 +62,7 @@ def found(networks: Mapping[str, Sequence[str]]) -> str:
             assert of is not None
             cells = [f"{run.title}: {run.score_title('loss')}", run.model_title(model)]
             cells += [run.model_title(BASE), f"{sizes[model]:,}"]
-            cells += [number(rows[model].score[1]), number(of.value, "+"), interval(of)]
+            cells += [number(rows[model].score[1]), mean_difference(of), interval(of)]
             cells += [f"{rows[model].better}/{of.trials}", verdict(run, rows[model])]
             lines.append(cells)
     return markdown(head, lines, texts=3)
@@ -133,7 +134,7 @@ def primary(comparisons: Sequence[tuple[str, str, str, str]]) -> str:
         assert of is not None
         ps.append(of.p)
         cells = [f"{run.title}: {run.score_title(metric)}", run.model_title(model)]
-        cells += [run.model_title(other), number(of.value, "+"), interval(of)]
+        cells += [run.model_title(other), mean_difference(of), interval(of)]
         lines.append([*cells, f"{better}/{of.trials}", number(of.p)])
     lines = [[*line, number(p)] for line, p in zip(lines, holm(ps), strict=True)]
     head = ["outcome", "network", "minus", "difference", "95 % interval", "better", "p"]
@@ -188,7 +189,7 @@ def difference(
         of, better = estimate(run, values), int((sign * values > 0).sum())
     assert of is not None
     bold = "**" if of.sign else ""
-    shown = f"{number(of.value, '+')} [{interval(of).replace(' to ', ', ')}]"
+    shown = f"{mean_difference(of)} [{interval(of).replace(' to ', ', ')}]"
     return f"{bold}{shown}{bold} ({better}/{of.trials})"
 
 

@@ -177,7 +177,7 @@ def test_sensitivity_and_specificity_are_those_of_the_confusion_matrix(run, tmp_
     for label in range(4):
         sensitivity = recall_score(true == label, found == label)
         specificity = recall_score(true != label, found != label)
-        assert f"{100 * sensitivity:.1f} % {100 * specificity:.1f} %" in text
+        assert f"{100 * sensitivity:.1f} {100 * specificity:.1f}" in text
 
 
 def test_a_gray_segmentation_study_has_a_page(run, tmp_path):

@@ -1,6 +1,7 @@
 """The numbers of a report, its tables and figures, and the command that writes them."""
 
 import csv
+import math
 import re
 import statistics
 from dataclasses import replace
@@ -23,7 +24,7 @@ from tensorprojection.studies.networks.unet import unet
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import charts, tables
 from tensorprojection.studies.report.run import read_run
-from tensorprojection.studies.report.statistics import corrected, holm
+from tensorprojection.studies.report.statistics import Estimate, corrected, holm
 from tensorprojection.studies.report.tables import as_csv, as_markdown, as_tex, number
 from tensorprojection.studies.results import JobFiles, write_results
 
@@ -390,6 +391,19 @@ def test_fewer_than_six_trials_decide_nothing(run, trials, end):
     assert (few in tables.headline(found)) == (trials < 6)
 
 
+@pytest.mark.parametrize(
+    ("value", "low", "high", "shown"),
+    [
+        (-0.00021, -0.0202, 0.0198, ("−0.000", "−0.020 to +0.020")),
+        (0.00036, math.nan, math.nan, ("+0.000", "")),
+        (0.00036, 0.00012, 0.0006, ("+0.00036", "+0.00012 to +0.0006")),  # 0.000 would hide it
+    ],
+)
+def test_differences_have_three_decimals_unless_these_hide_the_interval(value, low, high, shown):
+    found = Estimate(value, low, high, p=0.5, trials=6, ratio=0)
+    assert (tables.difference(found), tables.interval(found)) == shown
+
+
 def test_models_without_results_are_named(run):
     found = read_run(run(change=lambda results: results.filter(pl.col("model") != "tpl2")))
     assert found.models == ("base", "tpl1")
@@ -414,8 +428,7 @@ def test_markdown_csv_latex_and_the_terminal_say_the_same(run):
         for low, median, high in (row.score, row.last)
     )
     cells = [
-        *("TensorProjection", score, number(difference.value, "+")),
-        f"{number(difference.low, '+')} to {number(difference.high, '+')}",
+        *("TensorProjection", score, tables.difference(difference), tables.interval(difference)),
         *(f"{row.better}/7", last),
     ]
     assert f"| {' | '.join(cells)} |" in as_markdown(found)
@@ -444,8 +457,8 @@ def test_the_terminals_table_fits_80_columns_with_all_numbers_whole(run, study):
         assert f"{number(row.last[0])}–{number(row.last[2])}" in text
         assert f"{number(row.score[0])}–{number(row.score[2])}" in text
         if row.model != "base":
-            assert number(row.difference.low, "+") in text
-            assert f"to {number(row.difference.high, '+')}" in text
+            assert tables.interval(row.difference).split(" ")[0] in text
+            assert tables.interval(row.difference).partition(" ")[2] in text
 
 
 def test_latex_has_booktabs_rules_and_no_letter_that_it_would_run(run):

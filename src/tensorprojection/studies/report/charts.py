@@ -25,7 +25,18 @@ from ..training.metrics import TRAIN_LOSS
 from .projections import observed_by_epoch
 from .run import Run
 from .statistics import BASE, Floats, quartiles
-from .tables import SELECTED, TESTED, capital, compares, count, interval, number, of_metric, verdict
+from .tables import (
+    SELECTED,
+    TESTED,
+    capital,
+    compares,
+    count,
+    difference,
+    interval,
+    number,
+    of_metric,
+    verdict,
+)
 
 Spec = dict[str, Any]
 
@@ -126,7 +137,7 @@ def forest(run: Run, metric: str) -> Spec:
     for of, row in found:
         decided = verdict(run, row)
         known = {} if math.isnan(of.low) else {"low": _digits(of.low), "high": _digits(of.high)}
-        shown = {"difference": number(of.value, "+"), "interval": interval(of), "verdict": decided}
+        shown = {"difference": difference(of), "interval": interval(of), "verdict": decided}
         shown |= {"network": run.model_title(row.model), "colour": VERDICTS.get(decided, "#777777")}
         shown |= {"trials": "" if row.better is None else f"{row.better}/{of.trials}"}
         values.append({"value": _digits(of.value), **known, **shown})
@@ -160,7 +171,7 @@ def frontier(run: Run, metric: str) -> Spec | None:
         if of is not None and not math.isnan(of.low):
             low, high = (_digits(mean + end - of.value) for end in (of.low, of.high))
             point |= {"low": low, "high": high}
-            point |= {"interval": f"{number(of.value, '+')} [{interval(of)}]"}
+            point |= {"interval": f"{difference(of)} [{interval(of)}]"}
         values.append(point)
     spec = template("frontier") | {"data": {"values": values}}
     colours, _, shapes = zip(*(looks(run)[row.model] for row in rows), strict=True)

@@ -28,6 +28,7 @@ from .tables import (
     cells,
     compares,
     count,
+    difference,
     grids,
     headline,
     notes,
@@ -301,7 +302,7 @@ def _together(runs: Sequence[Run], names: Sequence[str]) -> Part:
             texts = ["–" if row is None else number(row.score[1]) for row in found]
             for k, row in enumerate(found):
                 if row is not None and row.difference is not None:
-                    texts[k] += f" ({number(row.difference.value, '+')})"
+                    texts[k] += f" ({difference(row.difference)})"
             lines.append([runs[0].model_title(model), *texts])
         tables.append({"title": runs[0].score_title(metric.name), "rows": lines})
     return {"names": list(names), "settings": settings, "tables": tables}

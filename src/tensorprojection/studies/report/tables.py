@@ -48,26 +48,40 @@ FIXED = (
 # Words
 
 
-def number(value: float, sign: str = "") -> str:
+def number(value: float, sign: str = "", tiny: bool | None = None) -> str:
     """Return the number as every table, page and sentence shows it: to three digits or so.
 
-    >>> number(0.95314), number(-0.0021, "+"), number(0.0000123), number(1234567.8)
-    ('0.953', '−0.002', '1.2e−05', '1.23e+06')
+    >>> number(0.95314), number(0.0000123), number(1234567.8), number(-0.00021, "+", tiny=False)
+    ('0.953', '1.2e−05', '1.23e+06', '−0.000')
     """
     if math.isnan(value):
         return "–"
-    if value and abs(value) < 0.001:
+    if 0 < abs(value) < 0.001 if tiny is None else tiny:
         text = format(value, f"{sign}.2g")
     else:
         text = format(value, f"{sign}.3f" if abs(value) < 100 else f"{sign}.3g")
     return text.replace("-", "−")
 
 
+def difference(found: Estimate) -> str:
+    """Return the mean difference, to as many decimals as its interval."""
+    return number(found.value, "+", _tiny(found))
+
+
 def interval(found: Estimate) -> str:
-    """Return the interval as "low to high"; nothing if there is none."""
+    """Return the interval as "low to high"; nothing if there is none.
+
+    >>> interval(Estimate(-0.0001, -0.02, 0.0198, p=0.9, trials=6, ratio=0))
+    '−0.020 to +0.020'
+    """
     if math.isnan(found.low):
         return ""
-    return f"{number(found.low, '+')} to {number(found.high, '+')}"
+    return " to ".join(number(end, "+", _tiny(found)) for end in (found.low, found.high))
+
+
+def _tiny(found: Estimate) -> bool:
+    """Return True if three decimals would hide both ends of the interval."""
+    return max(abs(found.low), abs(found.high)) < 0.001
 
 
 def count(how_many: int, what: str) -> str:
@@ -111,22 +125,25 @@ def headline(run: Run) -> str:
     if higher is not None:
         best = rows[0]
         text = f"{capital(run.model_title(best.model))} has the {'highest' if higher else 'lowest'}"
-        text += f" {title}, {number(best.score[1])} in the median"
-        if best.difference is not None:
-            ends = interval(best.difference)
-            text += f": {number(best.difference.value, '+')} from {base} in the mean"
-            text += f" (95 % interval {ends})" if ends else ""
-            text += f", better in {best.better} of {count(best.difference.trials, 'trial')}"
-            text += f": {verdict(run, best)}"
+        text += f" {title}: {number(best.score[1])} in the median"
+        if (of := best.difference) is not None:
+            ends = f"95 % interval {interval(of)}; " if interval(of) else ""
+            text += f", {difference(of)} from {base} in the mean"
+            text += f" ({ends}better in {best.better} of {count(of.trials, 'trial')})"
         text += ". "
     if not compares(run):
         return f"{text}There is no base to compare with."
     trials = max((row.difference.trials for row in others if row.difference), default=0)
     if trials < FEWEST:
         return f"{text}Fewer than {FEWEST} trials decide nothing; this run has {trials}."
-    words = [verdict(run, row) for row in others]
-    each = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    return f"{text}Of {count(len(words), 'network')} beside {base}: {each}."
+    names: dict[str, list[str]] = {}
+    for row in others:
+        names.setdefault(verdict(run, row), []).append(run.model_title(row.model))
+    each = ", ".join(
+        f"{len(own)} {word}" + (f" ({'; '.join(own)})" if word in ("better", "worse") else "")
+        for word, own in names.items()
+    )
+    return f"{text}Of {count(len(others), 'network')} beside {base}: {each}."
 
 
 def notes(run: Run) -> list[str]:
@@ -231,7 +248,7 @@ def cells(run: Run, row: Comparison) -> list[str]:
         of, better = row.difference, "" if row.difference is None else "–"
         if of is not None and row.better is not None:
             better = f"{row.better}/{of.trials}"
-        found += [number(of.value, "+") if of else "", interval(of) if of else "", better]
+        found += [difference(of) if of else "", interval(of) if of else "", better]
     return found + ([] if run.held_out else [_with_range(row.last, row.trials)])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..claims import FIRST_SHARE, Claim, first_epochs
 from .run import Run
 from .statistics import FEWEST, Estimate, Floats, estimate, last_column
-from .tables import capital, count, interval, number
+from .tables import capital, count, difference, interval, number
 
 Word = Literal["supported", "not supported", "undecided at this size"]
 UNDECIDED: Word = "undecided at this size"
@@ -129,7 +129,7 @@ def _evidence(run: Run, claim: Claim, by_trial: Floats, when: str) -> str:
     side = "lower" if claim.direction == "lower" else "higher"
     times = int(((-by_trial if side == "lower" else by_trial) > 0).sum())
     trials = f"{side} in {times} of {count(found.trials, 'trial')}"
-    return f"{what}: {pair} {number(found.value, '+')} in the mean, {trials}; {ends}."
+    return f"{what}: {pair} {difference(found)} in the mean, {trials}; {ends}."
 
 
 def _at_each(run: Run, claim: Claim, difference: Floats, last: int) -> Verdict:
