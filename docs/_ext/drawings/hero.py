@@ -50,7 +50,8 @@ def bars() -> dict[str, list[tuple[str, float]]]:
     found = {row["case"]: relative(row) for row in rows() if row["format"] == "NCHW"}
     for case, (title, replaced) in PLACES.items():
         others = [(OTHERS[name], found[case][name]) for name in OTHERS if name in found[case]]
-        groups[title] = [("TensorProjection", 1.0), (replaced, digits_of_table(found[case])), *others]
+        first = (replaced, digits_of_table(found[case]))
+        groups[title] = [("TensorProjection", 1.0), first, *others]
     return groups
 
 
