@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-library browser lint coverage fuzz bench docs dist wheels clean
+.PHONY: help setup demo test test-all test-library browser lint coverage fuzz bench figures drawings docs dist wheels clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,33 @@ fuzz: $(VENV)/.test $(VENV)/.kernels ## random layers on random tensors, against
 
 bench: $(VENV)/.test $(VENV)/.kernels ## speed side by side with the peers, as ratios
 	$(BIN)/tpl bench
+
+# Tables of times are not written into the pages: copy each from runs/figures to the page that names its command,
+# then `make drawings`. IMAGES is the folder of chest_160.npz, for the one command that needs real images.
+FIGURES := runs/figures
+figures: $(VENV)/.heavy $(VENV)/.kernels ## measure every time in README and docs again, then make drawings; an hour or more
+	mkdir -p $(FIGURES)
+	$(BIN)/tpl bench --rounds 11 --out $(FIGURES)/bench
+	$(BIN)/python benchmarks/orthogonal.py --rounds 5 > $(FIGURES)/orthogonal.txt
+	$(BIN)/python benchmarks/compiled.py --rounds 15 > $(FIGURES)/compiled.txt
+	$(BIN)/python benchmarks/oct_training.py > $(FIGURES)/oct_training.txt
+	$(BIN)/python benchmarks/jobs.py --rounds 2 --epochs 8 > $(FIGURES)/jobs.txt
+	$(BIN)/python benchmarks/mpca.py --rounds 3 > $(FIGURES)/mpca.txt
+	KERAS_BACKEND=tensorflow $(BIN)/python benchmarks/keras_layer.py gradient --rounds 7 > $(FIGURES)/keras_gradient.txt
+	KERAS_BACKEND=jax $(BIN)/python benchmarks/keras_layer.py accuracy > $(FIGURES)/keras_accuracy.txt
+	for backend in tensorflow jax torch; do KERAS_BACKEND=$$backend $(BIN)/python benchmarks/keras_layer.py \
+		training --rounds 21 --batch 50 > $(FIGURES)/keras_training_$$backend.txt || exit 1; done
+	$(if $(IMAGES),$(BIN)/python benchmarks/chest_cache.py --data $(IMAGES)/chest_160.npz > $(FIGURES)/chest_cache.txt)
+	$(MAKE) drawings
+
+# The long runs are not repeated: docs/results has their rows.
+drawings: $(VENV)/.test $(VENV)/.kernels ## every drawing and table of README and docs that rows and tables in the repository give
+	$(BIN)/python docs/_ext/evidence.py
+	$(BIN)/python docs/_ext/drawings/hero.py
+	for run in oct=base,avg,tpl1,tpl1-block3,tpl1-dct,tcl chest-quarter=base,tpl,tpl-mpca,tcl \
+		kvasir=base,tpl,tpl-dct,tpl-blur,tpl-aggressive; do \
+		$(BIN)/tpl report docs/results/$${run%=*} --models $${run#*=} --out $(FIGURES)/$${run%=*} && \
+		cp $(FIGURES)/$${run%=*}/figures/overview.png docs/images/$${run%=*}.png || exit 1; done
 
 docs: $(VENV)/.docs $(VENV)/.kernels ## the documentation in docs/_build/html, its notebooks executed
 	$(BIN)/sphinx-build -q -W --keep-going -E -d docs/_build/doctrees docs docs/_build/html

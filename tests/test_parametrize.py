@@ -117,7 +117,7 @@ def W_of(module, name="weight"):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_module_starts_and_stays_orthonormal(kind):
+def test_every_kind_of_module_is_and_stays_orthonormal(kind):
     module, name, inputs, matrices = build(kind)
     plain = [A.detach().clone() for A in matrices(getattr(module, name))]
     assert tp.orthogonal(module, name) is module

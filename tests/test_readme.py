@@ -38,13 +38,26 @@ def test_the_second_block_runs_alone(capsys):
     assert "TensorProjection((32, 24, 24) -> (20, 12, 12)" in capsys.readouterr().out
 
 
-def test_its_times_are_those_of_the_performance_page():
+@pytest.fixture
+def drawings():
+    """The modules that read the tables of times."""
     pytest.importorskip("matplotlib")
     sys.path.append(str(ROOT / "docs" / "_ext"))
     try:
-        from drawings import hero, speed
+        from drawings import hero, orthogonal, speed
+
+        yield hero, orthogonal, speed
     finally:
         sys.path.pop()
+
+
+def time_of(replaced):
+    (cell,) = (cells[2].strip() for cells in TABLE if len(cells) == 3 and replaced in cells[0])
+    return cell
+
+
+def test_its_times_are_those_of_the_performance_page(drawings):
+    hero, _, speed = drawings
     rows = speed.rows()
 
     def span(replaced, memory_format=None):
@@ -54,15 +67,37 @@ def test_its_times_are_those_of_the_performance_page():
         found = [cell.split()[0] for cell in cells if replaced in cell]
         return f"{min(found, key=float)}–{max(found, key=float)} ×"
 
-    times = [cells[2] for cells in TABLE if "×" in cells[-1]]
-    assert f"{span('MaxPool2d', 'NCHW')} in NCHW, {span('MaxPool2d', 'NHWC')} in NHWC" in times[0]
-    assert f"{span('ConvTranspose2d')} of" in times[2]
-    up, pool, channels = hero.bars()
-    assert f"ConvTranspose2d {hero.label(up[1][1])[:-1]} times" in README
-    assert f"MaxPool2d {hero.label(pool[1][1])[:-1]} times" in README
+    nchw, nhwc = span("MaxPool2d", "NCHW"), span("MaxPool2d", "NHWC")
+    assert time_of("the same shape as the pool") == f"{nchw} in NCHW, {nhwc} in NHWC"
+    assert time_of("U-Net") == f"{span('ConvTranspose2d')} of `ConvTranspose2d`"
+    assert time_of("1×1 convolution, to as many") == "1.0 ×"
+    orthogonal, up, pool, channels = hero.bars().values()
+    cayley, householder, conv, maximum = (
+        hero.label(value)[:-1] for _, value in (*orthogonal[1:], up[1], pool[1])
+    )
+    assert f"takes torch {cayley} and {householder} times as long" in README
+    assert f"ConvTranspose2d takes {conv} times as long, MaxPool2d {maximum} times" in README
     assert hero.label(channels[1][1]) == "1.0×"
     others = [value for group in (up, pool, channels) for _, value in group[2:]]
     assert f"{min(others):.0f} to {max(others):.0f} times" in README
+
+
+def test_its_headline_is_the_span_of_the_guide_s_table(drawings):
+    """Of the weights that are not square, beside torch's contenders."""
+    _, orthogonal, _ = drawings
+    names, rows = orthogonal.times()
+    ratios = []
+    for label, times in rows.items():
+        sides = re.match(r"(\d+) × (\d+)", label)
+        if sides and sides[1] != sides[2]:
+            by_name = dict(zip(names, times, strict=True))
+            own = by_name.pop("tp.orthogonal")
+            by_name.pop("geotorch")  # not torch's
+            ratios += [time / own for time in by_name.values() if time is not None]
+    span = f"{min(ratios):.0f} to {float(f'{max(ratios):.2g}'):.0f} times faster"
+    pages = [README, *((ROOT / "docs" / name).read_text("utf-8") for name in ("index.md",))]
+    for page in pages:
+        assert span in page
 
 
 def test_the_performance_page_has_the_benchmarks_cases():
@@ -74,11 +109,18 @@ def test_the_performance_page_has_the_benchmarks_cases():
         assert f"| {case.name} | {case.batch} | {' | '.join(shapes)} |" in page
 
 
+SENTENCE = r"(lower|higher) (?:test|validation) loss in (\d+) of (\d+) trials \(([−+][\d.]+)\)"
+
+
 def test_its_results_are_those_of_the_results_page():
-    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    found = [number for cells in TABLE for number in re.findall(r"[−+]0\.\d+|0\.\d{3}", cells[1])]
-    assert len(found) >= 8
-    assert [number for number in found if number not in results] == []
+    """Difference and number of trials of each row are in one line of a table of that page."""
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
+    found = [said for cells in TABLE for said in re.findall(SENTENCE, cells[1])]
+    assert len(found) == 4
+    for word, ahead, trials, difference in found:
+        better = int(ahead) if word == "lower" else int(trials) - int(ahead)
+        count = f"{better}/{trials}"
+        assert [line for line in results if difference in line and count in line], difference
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_what_it_replaces_has_the_same_output(case):
         assert case.replaces()(x).shape[1:] == case.target
 
 
-def test_only_the_textbook_way_breaks_at_an_orthonormal_start():
+def test_only_the_textbook_gradient_is_nan_at_an_orthonormal_init():
     case = next(case for case in CASES if case.name == "OCT-1")
     textbook, ours = Textbook(case), case.layer()
     start = torch.eye(12, 6)

@@ -403,7 +403,7 @@ def test_output_that_lacks_our_characters(encoding, finished, undrawn, monkeypat
     assert "Table: " in text
 
 
-def test_as_a_module_in_the_encoding_that_python_was_told():
+def test_as_a_module_in_the_encoding_of_the_environment():
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     arguments = [sys.executable, "-m", "tensorprojection", "summary", "oct", "--size", "32"]
     done = subprocess.run(arguments, capture_output=True, env=environment, timeout=120)
@@ -498,7 +498,7 @@ def test_other_settings_for_a_finished_run(finished, tpl):
     assert err.startswith(f"tpl: {finished} was started with batch = 16, not 4.")
 
 
-def test_a_configuration_that_was_damaged(finished, tpl):
+def test_a_corrupted_configuration(finished, tpl):
     path = finished / "config.toml"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if not line.startswith("trials")))
@@ -507,7 +507,7 @@ def test_a_configuration_that_was_damaged(finished, tpl):
     assert err.startswith(f"tpl: {path} is not as the run wrote it: its checksum does not fit.")
 
 
-def test_report_writes_where_it_is_told(finished, tpl, undrawn, tmp_path):
+def test_report_writes_to_out(finished, tpl, undrawn, tmp_path):
     tpl("run", "oct", "--preset", "smoke", "--out", finished)
     code, out, err = tpl("report", finished, "--out", tmp_path / "paper")
     assert (code, err) == (0, "")

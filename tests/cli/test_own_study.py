@@ -149,7 +149,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("reference", "text", "message"), WRONG, ids=lambda part: str(part)[:20])
-def test_what_is_wrong_with_a_study_is_told_in_one_line(
+def test_a_mistake_in_a_study_is_an_error_of_one_line(
     reference, text, message, tmp_path, tpl, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -190,7 +190,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize(("network", "says"), NETWORKS, ids=lambda part: str(part)[:16])
-def test_a_network_that_cannot_be_trained_is_told_before_anything_is(network, says, tmp_path, tpl):
+def test_a_network_that_cannot_be_trained_is_refused(network, says, tmp_path, tpl):
     text = TINY.read_text().replace("    width =", f"    return {network}\n    width =")
     (tmp_path / "mine.py").write_text(text)
     code, out, err = tpl("run", tmp_path / "mine.py", "--out", tmp_path / "run")

@@ -194,7 +194,7 @@ def test_partial_fit_with_a_share_keeps_it():
     assert energy_kept(mpca, x) >= mpca.captured_energy_ratio_ >= 0.9
 
 
-def test_partial_fit_goes_on_from_a_fit_and_fit_starts_anew():
+def test_partial_fit_continues_a_fit_and_fit_does_not():
     x = samples(50, 6, 5)
     mpca = MPCA((3, 2)).fit(x[:30]).partial_fit(x[30:])
     np.testing.assert_allclose(mpca.mean_, x.mean(0))

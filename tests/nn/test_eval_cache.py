@@ -76,7 +76,7 @@ def test_transposed_layer_keeps_U_as_well(polar_calls):
     assert polar_calls == [1]
 
 
-def test_kept_U_serves_other_methods(layer, x, polar_calls):
+def test_cached_U_serves_other_methods(layer, x, polar_calls):
     with torch.no_grad():
         layer(x)
         layer.captured_energy(x)
@@ -324,7 +324,7 @@ def test_ensemble_in_eval_mode(x, reference):
 # torch loads forward-mode rules by torch.jit.script on first use, and warns about itself.
 @pytest.mark.filterwarnings(r"ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("transform", [grad, hessian])
-def test_nothing_kept_inside_a_transform_escapes_from_it(layer, x, transform):
+def test_nothing_cached_inside_a_transform_escapes_from_it(layer, x, transform):
     layer.requires_grad_(False)
 
     def loss(sample):
@@ -348,7 +348,7 @@ def test_vmap_over_inputs_in_eval_mode(layer, x):
 
 
 @pytest.mark.parametrize("twin_of", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_start_without_what_is_kept(layer, x, polar_calls, twin_of):
+def test_copies_have_an_empty_cache(layer, x, polar_calls, twin_of):
     size = len(pickle.dumps(layer))
     with torch.no_grad():
         z = layer(x)
@@ -362,7 +362,7 @@ def test_copies_start_without_what_is_kept(layer, x, polar_calls, twin_of):
         assert polar_calls == []
 
 
-def test_nothing_kept_is_in_the_state_dict(layer, x):
+def test_the_cache_is_not_in_the_state_dict(layer, x):
     with torch.no_grad():
         layer(x)
     assert list(layer.state_dict()) == ["W1", "W3"]

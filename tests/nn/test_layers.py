@@ -47,7 +47,7 @@ def test_transposed_any_order_and_any_batch_axes(order, batch, reference):
     assert_close(x.double(), reference(layer, z), rtol=0, atol=1e-5)
 
 
-def test_shapes_are_kept_as_tuples_with_none_filled_in():
+def test_shapes_are_tuples_with_none_filled_in():
     layer = TensorProjection([7, 6, 5], [4, None, 5])
     assert layer.in_shape == (7, 6, 5)
     assert layer.out_shape == (4, 6, 5)
@@ -170,14 +170,14 @@ def test_relative_eps_does_not_see_the_scale_of_W():
 # Starts
 
 
-def test_normal_start_has_the_papers_deviation():
+def test_normal_init_has_the_papers_deviation():
     layer = TensorProjection((1024,), (256,))
     assert abs(layer.W1.std().item() - 0.05) < 0.001
     assert abs(layer.W1.mean().item()) < 0.001
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_orthogonal_start_is_orthonormal_to_its_own_precision(dtype):
+def test_orthogonal_init_is_orthonormal_to_its_own_precision(dtype):
     layer = TensorProjection((40,), (12,), init="orthogonal", dtype=dtype)
     W = layer.W1.detach().double()
     assert layer.W1.dtype == dtype
@@ -185,7 +185,7 @@ def test_orthogonal_start_is_orthonormal_to_its_own_precision(dtype):
     assert_close(W.T @ W, torch.eye(12, dtype=torch.float64), rtol=0, atol=tolerance)
 
 
-def test_orthogonal_start_is_uniform():
+def test_orthogonal_init_is_uniform():
     # QR alone would give the diagonal of R, and so of Q, a preferred sign.
     diagonals = [TensorProjection((3,), (2,), init="orthogonal").W1.diagonal() for _ in range(100)]
     share = (torch.stack(diagonals) > 0).double().mean(0)
@@ -199,7 +199,7 @@ def test_init_per_mode():
 
 
 @pytest.mark.parametrize("init", ["normal", "orthogonal"])
-def test_reset_parameters_starts_anew_in_place(init):
+def test_reset_parameters_initializes_in_place(init):
     layer = TensorProjection((9, 8), (4, None), init=init)
     W = layer.W1
     old = W.detach().clone()
@@ -209,7 +209,7 @@ def test_reset_parameters_starts_anew_in_place(init):
 
 
 @pytest.mark.parametrize("init", ["normal", "orthogonal"])
-def test_a_seed_fixes_the_start(init):
+def test_a_seed_fixes_the_init(init):
     torch.manual_seed(5)
     first = TensorProjection((9, 8), (4, 3), init=init)
     torch.manual_seed(5)

@@ -95,7 +95,7 @@ def test_options_reach_the_layer():
     assert_close(layer.W1.T @ layer.W1, eye, rtol=0, atol=1e-12)
 
 
-def test_start_is_that_of_the_eager_layer(case):
+def test_init_is_that_of_the_eager_layer(case):
     lazy, eager, in_shape, target = case
     torch.manual_seed(3)
     expected = eager(in_shape, target)
@@ -284,7 +284,7 @@ def test_copies_before_and_after_the_first_call(how):
 @pytest.mark.parametrize(
     "ask", ["transpose", "freeze", "orthogonality_error", "projections"], ids=str
 )
-def test_what_a_lazy_layer_cannot_tell_before_its_first_call(ask):
+def test_what_a_lazy_layer_does_not_know_before_its_first_call(ask):
     layer = LazyTensorProjection((4, None))
     with pytest.raises(ProjectionValueError, match=rf"no shapes yet.*\.{ask}\(\)"):
         getattr(layer, ask)()

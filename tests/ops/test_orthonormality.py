@@ -69,14 +69,14 @@ def assert_as_predicted(layer):
         pytest.param((8, 32), (7, 31), id="near-square"),
     ],
 )
-def test_start(large, small, options):
+def test_orthonormality_at_initialization(large, small, options):
     torch.manual_seed(0)
     assert_as_predicted(TensorProjection(large, small, **options))
     small = [p if q is None else q for p, q in zip(large, small, strict=True)]
     assert_as_predicted(TransposeTensorProjection(small, large, **options))
 
 
-def test_the_papers_start_is_orthonormal_to_some_1e_4():
+def test_the_papers_init_is_orthonormal_to_about_1e_4():
     """0.05 · normal with ε² = 1e-6, 12×6: σ is some 0.05 at the least, and ε²/σ² some 4e-4."""
     torch.manual_seed(0)
     errors = [measured(TensorProjection((12,), (6,))) for _ in range(50)]
@@ -85,7 +85,7 @@ def test_the_papers_start_is_orthonormal_to_some_1e_4():
 
 
 @pytest.mark.parametrize("name", ["orthonormal", "relative"])
-def test_the_other_starts_are_orthonormal_to_2e_6(name):
+def test_the_other_inits_are_orthonormal_to_2e_6(name):
     torch.manual_seed(0)
     for _ in range(50):
         assert measured(TensorProjection((32, 12), (20, 6), **STARTS[name])) <= 2e-6

@@ -286,13 +286,13 @@ def turn_off_kernels():
         pytest.param(with_condition(12, 6, 10, dtype=torch.bfloat16), ["eigh"], id="bfloat16"),
     ],
 )
-def test_which_way(W, expected, calls):
+def test_chosen_implementation(W, expected, calls):
     polar(W)
     assert calls == expected
 
 
 @pytest.mark.parametrize(("condition", "expected"), [(10, ["eigh"]), (1e6, ["eigh", "svd"])])
-def test_which_way_without_kernels(condition, expected, calls, turn_off_kernels):
+def test_chosen_implementation_without_kernels(condition, expected, calls, turn_off_kernels):
     turn_off_kernels()
     polar(with_condition(12, 6, condition, scale=1e3))
     assert calls == expected
@@ -301,8 +301,10 @@ def test_which_way_without_kernels(condition, expected, calls, turn_off_kernels)
 @pytest.mark.parametrize("eps_mode", MODES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("condition", [1, 10, 1e2, 1e3])
-def test_all_ways_agree(condition, scale, eps_mode, monkeypatch, calls, turn_off_kernels):
-    """In U and in the gradient. An `eigh` that fails leaves the next way."""
+def test_all_implementations_agree(
+    condition, scale, eps_mode, monkeypatch, calls, turn_off_kernels
+):
+    """In U and in the gradient. If `eigh` fails, the next implementation runs."""
     W = with_condition(32, 20, condition, scale).requires_grad_()
     dL_dU = torch.from_numpy(np.random.default_rng(2).standard_normal((32, 20))).float()
 

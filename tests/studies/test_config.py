@@ -207,7 +207,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("study", "wrong", "message"), MISTAKES, ids=lambda part: str(part)[:40])
-def test_a_mistake_is_told_in_one_line(study, wrong, message):
+def test_a_mistake_is_an_error_of_one_line(study, wrong, message):
     with pytest.raises(StudyError, match=f"^{message}$") as raised:
         settle(study, **wrong)
     assert "\n" not in str(raised.value)

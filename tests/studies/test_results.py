@@ -132,7 +132,7 @@ def test_a_job_without_anything_has_no_rows(tmp_path):
     assert JobFiles.of(tmp_path, 0, "base").read() == ([], None)
 
 
-def test_every_damage_to_a_file_of_lines_is_found(tmp_path):
+def test_every_corruption_of_a_file_of_lines_is_found(tmp_path):
     """Each bit and each length: what comes back is the truth or less, and that is said."""
     files = begin(tmp_path, 0, "base", epochs(3))
     whole = files.lines.read_bytes()

@@ -280,7 +280,7 @@ def changed(content, how):
 
 
 @pytest.mark.parametrize("how", ["flipped", "empty", "truncated"])
-def test_damaged_results_of_a_finished_run_come_back(how, small):
+def test_corrupted_results_of_a_finished_run_are_restored(how, small):
     small()
     before = results(small.folder)
     lines = small.folder / "trials" / "001" / "base.jsonl"
@@ -491,7 +491,7 @@ def test_a_job_that_diverges_does_not_stop_the_others(tmp_path):
     assert all("diverged" in failure.why for failure in outcome.failures)
 
 
-def test_workers_end_when_nobody_listens(tmp_path):
+def test_workers_end_when_the_generator_is_closed(tmp_path):
     """A generator that is closed early, as by Ctrl-C, leaves no process behind."""
     started = threading.Event()
 

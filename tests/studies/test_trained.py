@@ -153,7 +153,7 @@ def test_loading_leaves_the_random_numbers_alone(run):
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_what_cannot_be_loaded_is_told_in_one_line(run, tmp_path):
+def test_what_cannot_be_loaded_is_an_error_of_one_line(run, tmp_path):
     folder = run(losses=(0.5,))
     for arguments, text in (
         ((tmp_path / "none", "tpl1"), "which is not there"),
@@ -444,7 +444,7 @@ def test_masks_have_the_size_of_their_images(run, tmp_path, picture, capsys):
         ("none.onnx", None, "Could not read .*none.onnx: No such file"),
     ],
 )
-def test_foreign_files_are_told(tmp_path, pictures, name, content, text):
+def test_foreign_files_are_reported(tmp_path, pictures, name, content, text):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(StudyError, match=text) as error:

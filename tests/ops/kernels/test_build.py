@@ -65,7 +65,7 @@ def libraries_in(folder):
 
 
 @pytest.mark.parametrize("name", ["no-such-compiler", "", "  "])
-def test_no_compiler_is_said_so(name, monkeypatch, tmp_path):
+def test_a_missing_compiler_is_reported(name, monkeypatch, tmp_path):
     monkeypatch.setenv("CC", name)
     with pytest.raises(BuildError, match=r"install one .* name yours in \$CC"):
         build("DEFAULT", tmp_path)
@@ -78,7 +78,7 @@ def test_a_compiler_that_fails_is_shown_with_its_command_and_leaves_nothing(monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_compiler_says_is_shown(compiler, tmp_path):
+def test_the_compilers_message_is_shown(compiler, tmp_path):
     with pytest.raises(BuildError, match=r"failed:\n.*no-such-option"):
         build("DEFAULT", tmp_path, ("-no-such-option",))
     assert list(tmp_path.iterdir()) == []

@@ -48,7 +48,7 @@ def x():
 
 
 @pytest.mark.parametrize("kind", WAITS)
-def test_a_wait_is_caught(kind, x):
+def test_a_synchronization_is_an_error(kind, x):
     WAITS[kind](x.clone())  # on the host there is nothing to wait for
     with Accelerator() as device:
         held = device.put(x)
@@ -56,7 +56,7 @@ def test_a_wait_is_caught(kind, x):
             WAITS[kind](held)
 
 
-def test_a_wait_in_a_backward_pass_is_caught(x):
+def test_a_synchronization_in_a_backward_pass_is_an_error(x):
     class Waits(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -95,7 +95,7 @@ FINE = {
 
 
 @pytest.mark.parametrize("kind", FINE)
-def test_what_does_not_wait_runs_and_is_right(kind, x):
+def test_without_a_synchronization_results_are_right(kind, x):
     expected = FINE[kind](x)
     with Accelerator() as device:
         y = FINE[kind](device.put(x))

@@ -162,7 +162,7 @@ def test_an_empty_mask_stays_empty_as_jpeg(quality):
         (encoded(Image.effect_noise((64, 64), 50), "PNG")[:-200], "cannot be decoded"),
     ],
 )
-def test_damage(content, why):
+def test_files_that_are_not_images(content, why):
     with pytest.raises(UnreadableError, match=why):
         open_image(content)
 
@@ -189,7 +189,7 @@ def test_rows_follow_the_items(tmp_path, oct_folder):
             np.testing.assert_array_equal(images[row], fit(image, 12, "L"))
 
 
-def test_a_damaged_file_is_named_with_the_way_out(tmp_path, oct_folder):
+def test_the_error_names_a_corrupted_file_and_the_remedy(tmp_path, oct_folder):
     items = find("oct", oct_folder).items
     path = items[7].image.path
     open(path, "wb").close()

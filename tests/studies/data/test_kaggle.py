@@ -162,7 +162,7 @@ class TestAgainstAStandIn:
         with pytest.raises(StudyError, match=r"403 Client Error.*accept the data set's terms"):
             get("kvasir")
 
-    def test_nobody_there(self, kaggle, monkeypatch):
+    def test_no_connection(self, kaggle, monkeypatch):
         monkeypatch.setitem(
             kagglesdk.kaggle_env._env_to_endpoint,
             kagglesdk.kaggle_env.KaggleEnv.PROD,

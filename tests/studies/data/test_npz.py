@@ -273,7 +273,7 @@ def test_more_than_memory_holds(tmp_path, monkeypatch):
         check(tmp_path / "a.npz")
 
 
-def test_damaged_files(tmp_path):
+def test_corrupted_npz_files(tmp_path):
     path = tmp_path / "a.npz"
     path.write_bytes(b"PK nonsense")
     with pytest.raises(StudyError, match=r"Could not read .*a.npz as .npz: .*zip"):

@@ -96,7 +96,7 @@ def refused(tpl, folder, tmp_path, monkeypatch):
     return call
 
 
-def test_without_any_both_ways_are_named(refused):
+def test_without_patients_the_error_names_both_options(refused):
     refused("(`patients`)")
     refused("`patient_pattern`")
 

@@ -198,7 +198,7 @@ def test_only_the_files_that_are_drawn_are_read(oct_folder, cache, monkeypatch):
     assert sorted(read) == sorted(str(oct_folder / name) for name in first.images.names)
 
 
-def test_a_damaged_cache_is_made_again(oct_folder, cache, caplog):
+def test_a_corrupted_cache_is_made_again(oct_folder, cache, caplog):
     first = open_images("oct", oct_folder, size=20, cache=cache)
     before = np.array(first.images.images)
     with open(first.folder / "images.npy", "r+b") as file:
@@ -213,7 +213,7 @@ def test_a_damaged_cache_is_made_again(oct_folder, cache, caplog):
     assert len(caplog.messages) == 1
 
 
-def test_what_is_ignored_is_said(oct_folder, chest_folder, cache):
+def test_ignored_files_are_reported(oct_folder, chest_folder, cache):
     (oct_folder / "OCT2017 " / "train" / "CNV" / "a.dcm").write_bytes(b"x")
     for _ in range(2):  # made, and cached
         source = open_images("oct", oct_folder, size=20, cache=cache).source
@@ -222,7 +222,7 @@ def test_what_is_ignored_is_said(oct_folder, chest_folder, cache):
     assert "18 files ignored" in source
 
 
-def test_classes_that_a_draw_or_damage_leaves_out(oct_folder, cache):
+def test_classes_that_a_draw_or_corruption_leaves_out(oct_folder, cache):
     with pytest.raises(StudyError, match="got none of"):
         open_images("oct", oct_folder, size=20, count=2, cache=cache)
     for path in oct_folder.glob("*/*/DME/*"):

@@ -91,7 +91,7 @@ def truncate(path):
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncate, lambda path: path.write_bytes(b"")])
 @pytest.mark.parametrize("name", ["images.npy", "class_names.npy"])
-def test_damage_is_one_line_that_names_the_file_and_the_way_out(damage, name, tmp_path):
+def test_the_error_names_a_corrupted_file_and_the_remedy_in_one_line(damage, name, tmp_path):
     store(FULL, tmp_path)
     damage(tmp_path / name)
     with pytest.raises(StudyError, match=r"Could not open .*Run the same command") as raised:

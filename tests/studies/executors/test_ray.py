@@ -169,7 +169,7 @@ def test_a_run_goes_from_here_to_ray_and_back(cluster, tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_damaged_checkpoint_is_trained_anew(cluster, tmp_path):
+def test_a_corrupted_checkpoint_is_trained_again(cluster, tmp_path):
     config = smoke("oct", trials=1, models=("tpl2",))
     carry_out(config, tmp_path / "ray")
     before, kept = results(tmp_path / "ray"), JobFiles.of(tmp_path / "ray", 0, "tpl2")
@@ -354,7 +354,7 @@ def test_a_cluster_whose_nodes_are_gone(cluster, tmp_path):
     assert "no worker has started for 30 s. One trial needs 1 CPU " in outcome.failures[0].why
 
 
-def test_what_one_trial_cannot_be_given_is_said_before_a_cluster_is_started(monkeypatch):
+def test_impossible_resources_of_a_trial_are_refused_before_a_cluster_is_started(monkeypatch):
     monkeypatch.setattr(module, "start_process", lambda *_: pytest.fail("it was started"))
     with one_line("gpus-per-trial"), connected(RayOptions(gpus=1), smoke("oct")):
         pass

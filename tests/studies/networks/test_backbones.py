@@ -132,7 +132,7 @@ def test_without_weights_both_remedies_are_named_on_one_line(served, hub, monkey
     assert "efficientnet-lite0" in text
 
 
-def test_no_way_to_the_server(hub, monkeypatch):
+def test_no_connection_to_the_server(hub, monkeypatch):
     monkeypatch.setattr(backbones, "DENSENET121_URL", "http://127.0.0.1:9/densenet121-a639ec97.pth")
     with pytest.raises(StudyError, match=r"Could not download .*refused.*as weights"):
         backbone("densenet121")

@@ -78,7 +78,7 @@ def test_initialized_as_in_keras(head):
                 assert W is None or 0.03 < W.std() < 0.07
 
 
-def test_one_seed_gives_all_heads_the_same_start():
+def test_one_seed_gives_all_heads_the_same_init():
     states = {}
     for head in (*HEADS, "tpl-32x6x6", "tpl-16x3x3", "max-16x3x3"):
         torch.manual_seed(5)

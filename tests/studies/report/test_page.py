@@ -78,7 +78,7 @@ def test_segmentation_has_a_gallery_with_masks(run, tmp_path):
     assert "Confusion matrices" not in text
 
 
-def test_what_an_older_run_has_not_recorded_is_said_to_be(run, tmp_path):
+def test_what_an_older_run_has_not_recorded_is_marked(run, tmp_path):
     text = text_of(write([run(observed=False)], tmp_path).read_text(encoding="utf-8"))
     for part in (
         "Confusion matrices",
@@ -90,7 +90,7 @@ def test_what_an_older_run_has_not_recorded_is_said_to_be(run, tmp_path):
     assert "No networks were saved." in text
 
 
-def test_damaged_observations_are_as_good_as_none(run, tmp_path):
+def test_corrupted_observations_are_left_out(run, tmp_path):
     folder = run(models=("base", "tpl1"))
     for file in folder.glob("trials/*/*.observed.npz"):
         file.write_bytes(file.read_bytes()[:50])

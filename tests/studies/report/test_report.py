@@ -139,7 +139,7 @@ def test_scores_are_of_each_trials_epoch_with_the_lowest_validation_loss(run, st
         assert (row.difference.low, row.difference.high) == pytest.approx(expected)
 
 
-def test_the_test_part_is_what_is_reported_and_said_to_be(run):
+def test_scores_of_the_test_part_are_reported_and_labelled(run):
     def as_written(results):
         """Test scores are measured only if the validation loss is the lowest so far."""
         lowest = pl.col("loss") == pl.col("loss").cum_min().over("model", "trial")
@@ -160,7 +160,7 @@ def test_the_test_part_is_what_is_reported_and_said_to_be(run):
     assert "selected on the same data, hence optimistic" in validated
 
 
-def test_a_test_part_that_is_split_by_image_is_said_to_be(run):
+def test_a_test_part_that_is_split_by_image_is_labelled(run):
     measured = {"images": (600, 250, 150), "test": METRICS["oct"][:3]}
     note = "images of one patient may be in several"
     assert note in as_markdown(read_run(run(split="image", **measured)))
@@ -578,7 +578,7 @@ def test_fourteen_networks_look_different(run):
     assert len({colour for colour, *_ in charts.looks(found).values()}) == 14
 
 
-def test_unfinished_trials_are_told(run):
+def test_unfinished_trials_are_reported(run):
     found = read_run(run(change=without("tpl1", 6, after=2)))
     expected = "median and 25–75 % band of 6 to 7 trials (7 planned)"
     assert charts.caption(found, ["loss"]) == [expected]
@@ -618,12 +618,12 @@ def test_before_the_first_epoch_there_is_nothing_to_report(run):
         read_run(folder)
 
 
-def test_a_damaged_table_is_not_needed_where_the_networks_have_theirs(under_way):
+def test_a_corrupted_table_is_not_needed_if_the_networks_have_their_rows(under_way):
     (under_way / "results.parquet").write_bytes(b"damaged")
     assert len(read_run(under_way).comparisons) == 8
 
 
-def test_damaged_lines_are_told(under_way):
+def test_corrupted_lines_are_reported(under_way):
     path = JobFiles.of(under_way, 1, "tpl1").lines
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1].replace(b"loss", b"lost", 1))

@@ -186,7 +186,7 @@ def test_another_smoothing():
 # Both
 
 
-def test_every_metric_is_said_to_be_better_high_or_low():
+def test_every_metric_declares_if_higher_is_better():
     low = {metric.name for metric in CLASSIFICATION + SEGMENTATION if not metric.higher_is_better}
     assert low == {"loss"}
 

@@ -30,7 +30,7 @@ def test_every_seed_trial_and_epoch_has_its_own_order():
     assert len(orders) == len(keys)
 
 
-def test_every_seed_and_trial_has_its_own_start():
+def test_every_seed_and_trial_has_its_own_seed_of_the_init():
     starts = {init_seed(seed, trial) for seed in range(30) for trial in range(30)}
     assert len(starts) == 900
     assert all(0 <= start < 2**63 for start in starts)  # what torch.manual_seed takes
@@ -76,7 +76,7 @@ def test_splits_differ_by_seed_and_trial():
         (7, 29, 2925640378623888205),
     ],
 )
-def test_starts_stay_what_they_were(seed, trial, start):
+def test_seeds_of_inits_are_the_same_in_every_version(seed, trial, start):
     assert init_seed(seed, trial) == start
 
 

@@ -163,7 +163,7 @@ def test_no_copy_validates_nor_an_original_whose_copies_train(name):
         assert len(set(training_rows.tolist())) == len(training_rows)
 
 
-def test_a_network_may_start_from_training_images_of_all_classes(tmp_path, monkeypatch):
+def test_an_init_from_data_has_training_images_of_all_classes(tmp_path, monkeypatch):
     """Also where the rows are sorted by class, as those of a folder are."""
     study, config, data = opened("oct", images=200, epochs=1)
     sort = np.argsort(data.images.labels, kind="stable")
@@ -216,7 +216,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_models_of_a_trial_share_the_start_of_all_that_they_have_in_common(name, tmp_path):
+def test_models_of_a_trial_share_the_init_of_common_layers(name, tmp_path):
     made = starts(name, 0, tmp_path)
     other = starts(name, 1, tmp_path, ("base",))["base"]
     base = made["base"]
@@ -231,7 +231,7 @@ def test_models_of_a_trial_share_the_start_of_all_that_they_have_in_common(name,
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_models_of_a_trial_share_what_is_drawn_after_the_start(name, tmp_path):
+def test_models_of_a_trial_share_random_draws_after_the_init(name, tmp_path):
     """So dropout leaves out the same for all of them."""
     study, config, data = opened(name, epochs=1)
     spy = Starts(study)
@@ -241,7 +241,7 @@ def test_models_of_a_trial_share_what_is_drawn_after_the_start(name, tmp_path):
     assert all(torch.equal(state, spy.after[0]) for state in spy.after)
 
 
-def test_the_mpca_start_is_that_of_the_trials_training_features_and_learns(tmp_path):
+def test_the_mpca_init_is_that_of_the_trials_training_features_and_learns(tmp_path):
     study, config, data = opened("chest")
     spy, recorder = Starts(study), Recorder(data)
     events = trained(tmp_path, Job(1, "tpl-mpca"), spy.study, config, recorder)
@@ -265,7 +265,7 @@ def test_the_fixed_projection_does_not_learn(tmp_path):
     assert not torch.equal(first["conv4.weight"], last["conv4.weight"])
 
 
-def test_chest_models_start_alike_from_one_seed_and_differently_from_another(tmp_path):
+def test_chest_models_of_one_seed_have_one_init(tmp_path):
     one = starts("chest", 0, tmp_path / "a", ("tpl",))
     assert all(
         torch.equal(again, one["tpl"][key])
@@ -686,7 +686,7 @@ def test_killed_between_the_files_of_an_epoch(epoch, written, tmp_path, monkeypa
     assert all(np.array_equal(one.arrays[k], other.arrays[k]) for k in one.arrays)
 
 
-def test_a_checkpoint_of_another_network_is_told_in_one_line(tmp_path):
+def test_a_checkpoint_of_another_network_is_an_error_of_one_line(tmp_path):
     study, config, data = opened("chest", epochs=2)
     stopped_after(1, tmp_path, Job(0, "tpl"), study, config, data)
     files = JobFiles.of(tmp_path, 0, "tpl")
@@ -826,7 +826,7 @@ def test_a_validation_loss_that_is_not_finite_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "size", "rule"), [("oct", 40, 16), ("chest", 80, 32), ("kvasir", 40, 16)]
 )
-def test_a_size_that_the_networks_cannot_take_is_told_beforehand(name, size, rule):
+def test_a_size_that_the_networks_cannot_take_is_refused_before_training(name, size, rule):
     config = smoke(name, size=size)
     with pytest.raises(StudyError, match=f"Expected a size divisible by {rule}.*, got {size}"):
         STUDIES[name].check_networks(config)

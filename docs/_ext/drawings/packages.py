@@ -13,8 +13,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 sys.path.append(str(Path(__file__).parents[3] / "tests"))  # the test of imports has the graph
 
-from import_graph import RULES, edges, modules
-from import_graph import package as room
+from import_graph import RULES, edges, modules, package
 
 # Packages drawn as one box, and the places of the boxes; others are drawn on the side.
 GROUPS = dict.fromkeys(RULES, "rules")
@@ -36,7 +35,7 @@ PLACES = {
 
 
 def group(module: str) -> str:
-    return GROUPS.get(room(module), room(module))
+    return GROUPS.get(package(module), package(module))
 
 
 def imports() -> Counter[tuple[str, str]]:

@@ -10,7 +10,7 @@ import tensorprojection.studies
 ROOT = Path(tensorprojection.studies.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 PAPERS = {"oct", "chest", "kvasir"}  # found by their names alone, as a user's own studies are
-# What the modules of a room must not import: what stands on them.
+# By package: what its modules must not import.
 ABOVE = {
     "data": {
         *PAPERS,
@@ -51,14 +51,14 @@ def name_of(file):
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_imports_go_one_way(file):
-    room = file.relative_to(ROOT).parts[0] if file.parent != ROOT else ""
+    package = file.relative_to(ROOT).parts[0] if file.parent != ROOT else ""
     for module in imported(file):
         if module[:1] != ("tensorprojection",):
             continue
         assert module[1:2] != ("cli",), f"{file} imports the command line"
         assert module[1:2] != ("bench",), f"{file} imports the benchmarks"
         if module[1:2] == ("studies",) and len(module) > 2:
-            assert module[2] not in ABOVE[room], f"{file} imports {'.'.join(module)}"
+            assert module[2] not in ABOVE[package], f"{file} imports {'.'.join(module)}"
 
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)

@@ -1,8 +1,7 @@
-"""A run that is stopped, damaged and asked for more, at random: what it leaves is what must be.
+"""Random sequences of stops, corrupted files and extensions of a run.
 
-The model of it: the epochs of a model in a trial are a function of these two alone. So whatever has
-happened before, a start that comes through leaves exactly the epochs of an undisturbed run, and
-one that does not leaves a beginning of them.
+An epoch's result depends on nothing but the model and the trial. So a start that succeeds leaves
+exactly the epochs of an undisturbed run, and a start that fails leaves the first of them.
 """
 
 import itertools
@@ -141,7 +140,7 @@ class StopAndGo(RuleBasedStateMachine):
             assert found == expected[: len(found)]
 
 
-def test_a_run_stopped_damaged_and_asked_for_more(tmp_path, monkeypatch):
+def test_a_run_that_is_stopped_corrupted_and_extended(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path))
     settings = hypothesis.settings(
         max_examples=12, stateful_step_count=8, deadline=None, derandomize=True, database=None

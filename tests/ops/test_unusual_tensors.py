@@ -1,6 +1,6 @@
-"""The layer is right, or says that it cannot be, wherever its tensors come from and who looks on.
+"""Unusual tensors: the layer is right, or an error says that it cannot be.
 
-Each of these once had the kernels read memory that was not there, or not what they took it for.
+With each of these the kernels once read memory that was not there, or read it as another layout.
 """
 
 from collections.abc import Iterator
