@@ -33,10 +33,9 @@ from .kernels import calls
 from .spectrum import Spectrum, trace
 from .tracing import (
     Strategy,
+    constant_behind,
     constant_to_dynamo,
     differentiable,
-    parameter_behind,
-    refuse_later_writes,
     register,
     strategy,
     without_modes,
@@ -81,11 +80,10 @@ def exported_projections(
         return tuple(W.new_empty(W.shape, dtype=dtype) for W in Ws)
     Us = []
     for W, e in zip(Ws, eps, strict=True):
-        real = parameter_behind(W)
+        real = constant_behind(W)
         if real is None:
             Us.append(matmul_only.polar_plain(W, e, relative, dtype))
             continue
-        refuse_later_writes(W)
         with without_modes():
             real = real.detach() if _on_own_device(real) else real.detach().cpu()
             Us.append(Polar.forward((e,), relative, dtype, real)[0].to(W.device))

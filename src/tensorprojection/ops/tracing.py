@@ -21,7 +21,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.autograd import Function, forward_ad
 from torch.nn import Buffer, Parameter
 
@@ -105,48 +105,63 @@ def versions(tensors: Sequence[Tensor | None]) -> list[int]:
     return [0 if x is None else x._version for x in tensors]
 
 
-def parameter_behind(W: Tensor) -> Tensor | None:
-    """Return the parameter that an exporter's fake tensor W stands for.
+def constant_behind(W: Tensor) -> Tensor | None:
+    """Return the parameter that an exporter's fake tensor W stands for, if its U can be a constant.
 
-    None if W was computed, or written to since the trace began, or is not a parameter, or shares
-    its memory with another tensor of the program: a write to that one leaves W's version alone.
+    None if W was computed or written to, or is not a parameter, and None in a branch or a loop,
+    whose graph does not show the writes around it. A write to W after the call is refused.
     """
-    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.fx.experimental import proxy_tensor
 
-    if not isinstance(W, FakeTensor) or W._version:
+    tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
+    around: Any = proxy_tensor._CURRENT_MAKE_FX_TRACER
+    real = _parameter_behind(W)
+    if real is None or around.parent_tracer is not None or _is_written(W, real, tracer):
         return None
-    converter = W.fake_mode.fake_tensor_converter.meta_converter
-    memory = W.untyped_storage()
-    others = [x for x in converter.tensor_memo.values() if x is not W and x.layout == torch.strided]
-    if any(x.untyped_storage() is memory for x in others):
-        return None
-    for real, number in converter.describer.lookup_tensor.items():
-        if converter.tensor_memo.get(number) is W:
-            return real if isinstance(real, Parameter) else None
-    return None
-
-
-def refuse_later_writes(W: Tensor) -> None:
-    """Have torch.export refuse a program that writes to the fake tensor W from here on.
-
-    The check runs when the exporter records the program's output, its last node.
-    """
-    from torch.fx.experimental.proxy_tensor import get_proxy_mode
-
-    graph: Any = get_proxy_mode().tracer.graph  # type: ignore[union-attr]
-    create_node = graph.create_node
+    create_node = tracer.graph.create_node
 
     def checked(kind: str, *args: Any, **kwargs: Any) -> Any:
-        if kind == "output":
-            graph.__dict__.pop("create_node", None)
-            if W._version:
+        if kind == "output":  # the last node
+            tracer.graph.__dict__.pop("create_node", None)
+            if _is_written(W, real, tracer):
                 raise ProjectionError(
                     "torch.export cannot take U as a constant: the model writes to W after calling "
                     "the projection. Write to W before the call, or call freeze() on the layer."
                 )
         return create_node(kind, *args, **kwargs)
 
-    graph.create_node = checked
+    tracer.graph.create_node = checked
+    return real
+
+
+def _parameter_behind(W: Any) -> Tensor | None:
+    converter = W.fake_mode.fake_tensor_converter.meta_converter
+    for real, number in converter.describer.lookup_tensor.items():
+        if converter.tensor_memo.get(number) is W:
+            return real if isinstance(real, Parameter) else None
+    return None
+
+
+def _is_written(W: Tensor, real: Tensor, tracer: Any) -> bool:
+    """Return True if the traced program writes to the memory of W.
+
+    W's version does not count writes through ``W.data``, by ``torch._foreach_mul_``, or to another
+    tensor in the same memory. Those are found in the graph.
+    """
+    memory = W.untyped_storage(), real.untyped_storage()
+    places: list[Any] = []
+    for node in tracer.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        names = [argument.name for argument in schema.arguments]
+        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        written = [given[a.name] for a in schema.arguments if a.is_write and a.name in given]
+        fx.node.map_arg([*written, node], places.append)
+    values = [n.meta.get("val") for n in places]
+    values += [getattr(tracer.root, n.target) for n in places if n.op == "get_attr"]
+    tensors = (x for x in values if isinstance(x, Tensor))
+    return W._version > 0 or any(x.untyped_storage() is m for x in tensors for m in memory)
 
 
 def without_modes() -> AbstractContextManager[Any]:
