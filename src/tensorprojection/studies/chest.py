@@ -40,7 +40,7 @@ IMAGES = ImageKind(
     name="chest",
     class_names=phantoms.CLASS_NAMES,
     phantoms=phantoms.make,
-    phantoms_version=1,
+    phantoms_version=2,
     kaggle="tawsifurrahman/covid19-radiography-database",
     layout="Normal, Lung_Opacity, COVID and Viral Pneumonia, each with a folder images of "
     ".png files, or with the files themselves",

@@ -30,7 +30,7 @@ IMAGES = ImageKind(
     masks=True,
     phantoms=phantoms.make,
     phantom_count=1000,
-    phantoms_version=1,
+    phantoms_version=2,
     kaggle="debeshjha1/kvasirseg",
     layout="images and masks, with .jpg files of the same names",
 )

@@ -28,7 +28,7 @@ IMAGES = ImageKind(
     name="oct",
     class_names=phantoms.CLASS_NAMES,
     phantoms=phantoms.make,
-    phantoms_version=1,
+    phantoms_version=2,
     kaggle="paultimothymooney/kermany2018",
     kaggle_note="Kaggle's copy has 84,484 images, the paper's data set 109,309. For the paper's "
     "images download version 3 of https://data.mendeley.com/datasets/rscbjbr9sj, unpack it, and "
