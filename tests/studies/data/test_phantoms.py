@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -5,7 +7,9 @@ from sklearn.preprocessing import StandardScaler
 
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.phantoms import chest, oct, polyp  # noqa: A004
-from tensorprojection.studies.oct import OCT, OctData
+from tensorprojection.studies.inputs import samples_of
+from tensorprojection.studies.networks.layers import Repeated
+from tensorprojection.studies.oct import OCT
 from tensorprojection.studies.training.job import Epoch, Job
 from tensorprojection.studies.training.train import train
 
@@ -102,7 +106,7 @@ def test_polyp_masks_lie_on_the_outline_to_the_pixel():
 def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model():
     images = oct.make(1200, seed=1, size=64)
     config = resolve(OCT, "small", None, {"size": 64, "batch": 16})
-    data, accuracy = OctData(config, images), []
+    data, accuracy = replace(samples_of(config, images), preprocess=Repeated()), []
 
     def say(event):
         if isinstance(event, Epoch):
