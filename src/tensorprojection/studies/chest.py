@@ -7,7 +7,6 @@ the originals and of their augmented copies, which are cached.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,12 @@ from torch import Tensor, nn
 
 from .claims import Claim
 from .config import RunConfig
-from .data.augment import Augmentation, make_copies, open_copies
+from .data.augment import Augmentation
 from .data.images import ImageKind
 from .data.phantoms import chest as phantoms
-from .data.stored import Stack, open_stored
 from .errors import StudyError
-from .inputs import CachedData, Progress, RunInputs, load_images
-from .networks.backbones import (
-    BACKBONES,
-    backbone,
-    check_backbone,
-    features_folder,
-    find_weights,
-    open_features,
-    sha256,
-)
+from .inputs import Copies, Frozen
+from .networks.backbones import BACKBONES, check_backbone
 from .networks.chest_head import HEADS, chest_head, find_head, init_from_mpca
 from .networks.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .study import Study
@@ -40,7 +30,7 @@ IMAGES = ImageKind(
     name="chest",
     class_names=phantoms.CLASS_NAMES,
     phantoms=phantoms.make,
-    phantoms_version=1,
+    phantoms_version=2,
     kaggle="tawsifurrahman/covid19-radiography-database",
     layout="Normal, Lung_Opacity, COVID and Viral Pneumonia, each with a folder images of "
     ".png files, or with the files themselves",
@@ -114,8 +104,6 @@ def network(config: ChestConfig, model: str, first: Tensor) -> nn.Module:
 class ChestStudy(Study[ChestConfig]):
     """Section 3.2: networks on the cached features of a frozen network."""
 
-    sees_images = False  # but their features
-
     def title_of(self, model: str) -> str:
         return find_head(model).title
 
@@ -127,43 +115,12 @@ class ChestStudy(Study[ChestConfig]):
             for model in config.models:
                 chest_head(model, BACKBONES[config.backbone].channels, config.size // 32)
 
-    def prepare(self, config: ChestConfig, jobs: int, progress: Progress) -> RunInputs:
-        weights = None if config.weights is None else Path(config.weights)
-        digest = sha256(find_weights(config.backbone, weights))  # before copies are made
-        cached = load_images(IMAGES, config, progress)
-        copies = make_copies(
-            cached.folder,
-            cached.images,
-            COPIES,
-            CHANGES,
-            config.seed,
-            progress=partial(progress, "copies"),
-        )
-        folders = {"images": cached.folder, "copies": copies.folder}
-        for what, images in (("images", cached.images), ("copies", copies.images)):
-            folders[f"features of {what}"] = features_folder(
-                images,
-                folders[what],
-                config.backbone,
-                weights,
-                workers=jobs,
-                progress=partial(progress, f"features of {what}"),
-            )
-        return RunInputs(folders, cached.source, cached.unreadable, digest)
+    def copies(self, config: ChestConfig) -> Copies:
+        return Copies(COPIES, CHANGES)
 
-    def open(self, config: ChestConfig, inputs: RunInputs) -> CachedData:
-        folders = inputs.folders
-        images, copies = open_stored(folders["images"]), open_copies(folders["copies"])
-        assert images.labels is not None
-        assert copies.images.labels is not None
-        features = [open_features(folders[f"features of {what}"]) for what in ("images", "copies")]
-        labels = [images.labels, copies.images.labels]
-        return CachedData(config, images, Stack(features), Stack(labels), copies)
-
-    def preprocess(self, config: ChestConfig) -> nn.Module:
-        """The frozen network, for images whose features are not in the cache."""
+    def frozen(self, config: ChestConfig) -> Frozen:
         weights = None if config.weights is None else Path(config.weights)
-        return backbone(config.backbone, weights)
+        return Frozen(config.backbone, weights)
 
     def tables(self, config: ChestConfig) -> Iterator[ModelTable]:
         """The networks layer by layer, with notes where the paper's table differs."""

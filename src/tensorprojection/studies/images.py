@@ -10,16 +10,14 @@ enough for another process, a report or a prediction to make the same study agai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -29,13 +27,10 @@ from .data.folders import class_folders, find
 from .data.images import ImageKind, Mode
 from .data.npz import open_npz
 from .data.sources import PHANTOMS, path_kind
-from .data.stored import Stack, open_stored
 from .errors import StudyError
-from .inputs import CachedData, Progress, RunInputs
-from .networks.backbones import BACKBONES, features_folder, find_weights, open_features, sha256
-from .networks.backbones import backbone as frozen_network
+from .inputs import Frozen
+from .networks.backbones import BACKBONES
 from .networks.chest_head import chest_head, find_head
-from .networks.layer_rows import ModelTable, layer_rows
 from .networks.oct_cnn import HEADS, oct_cnn
 from .networks.reductions import projection
 from .networks.unet import FORMS, unet
@@ -109,6 +104,10 @@ class ImagesStudy(Study[ImagesConfig]):
             raise StudyError("A backbone classifies images. For masks, leave --backbone out.")
         return images_study(kind, backbone)
 
+    def frozen(self, config: ImagesConfig) -> Frozen | None:
+        weights = None if config.weights is None else Path(config.weights)
+        return None if self.backbone is None else Frozen(self.backbone, weights)
+
     def check_networks(self, config: ImagesConfig) -> None:
         step = 32 if self.images.masks or self.backbone else 16
         if config.size % step:
@@ -159,51 +158,6 @@ def _mode(kind: ImageKind, folder: Path) -> Mode:
     return "L"
 
 
-class FeaturesStudy(ImagesStudy):
-    """Classes of a user's own images, from the cached features of a frozen network."""
-
-    sees_images = False
-
-    def prepare(self, config: ImagesConfig, jobs: int, progress: Progress) -> RunInputs:
-        inputs = super().prepare(config, jobs, progress)
-        folder, weights = inputs.folders["images"], _weights(config)
-        assert self.backbone is not None
-        features = features_folder(
-            open_stored(folder),
-            folder,
-            self.backbone,
-            weights,
-            workers=jobs,
-            progress=partial(progress, "features"),
-        )
-        folders = {**inputs.folders, "features of images": features}
-        digest = sha256(find_weights(self.backbone, weights))
-        return replace(inputs, folders=folders, weights=digest)
-
-    def open(self, config: ImagesConfig, inputs: RunInputs) -> CachedData:
-        images = open_stored(inputs.folders["images"])
-        assert images.labels is not None
-        features = open_features(inputs.folders["features of images"])
-        return CachedData(config, images, Stack([features]), Stack([images.labels]))
-
-    def preprocess(self, config: ImagesConfig) -> nn.Module:
-        assert self.backbone is not None
-        return frozen_network(self.backbone, _weights(config))
-
-    def tables(self, config: ImagesConfig) -> Iterator[ModelTable]:
-        assert self.backbone is not None
-        channels, side = BACKBONES[self.backbone].channels, config.size // 32
-        for model in config.models:
-            made = self.network(config, model, torch.empty(0))
-            rows = layer_rows(made, (channels, side, side), "softmax")
-            title = f"{self.title}, {config.size} × {config.size}: {self.title_of(model)}"
-            yield ModelTable(NAME, model, title, rows)
-
-
-def _weights(config: ImagesConfig) -> Path | None:
-    return None if config.weights is None else Path(config.weights)
-
-
 def images_study(kind: ImageKind, backbone: str | None = None) -> ImagesStudy:
     """Return the study of such images."""
     if backbone not in (None, *BACKBONES):
@@ -225,8 +179,9 @@ def images_study(kind: ImageKind, backbone: str | None = None) -> ImagesStudy:
             return unet(SEGMENTERS[model], size=config.size)
         return oct_cnn(CLASSIFIERS[model], len(kind.class_names), channels, config.size)
 
-    made = ImagesStudy if backbone is None else FeaturesStudy
-    return made(NAME, "Images", kind, titles, network, presets, ImagesConfig, backbone=backbone)
+    return ImagesStudy(
+        NAME, "Images", kind, titles, network, presets, ImagesConfig, backbone=backbone
+    )
 
 
 def from_reference(reference: str) -> ImagesStudy | None:

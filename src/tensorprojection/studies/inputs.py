@@ -1,26 +1,33 @@
-"""The samples of a study: images, their copies or features; and the cached inputs of a run."""
+"""What a run trains on: cached images, their copies, a frozen network's features; and samples.
+
+The way of the data is ``images → copies → features``, each cached, then ``split`` and ``batch``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from .config import RunConfig
-from .data.augment import Copies, rows_for
+from .data.augment import Augmentation, make_copies
 from .data.cache import checksum
 from .data.decode import Progress
 from .data.images import ImageKind, ImageSet
 from .data.sources import CachedImages, Patients, open_images
 from .data.splits import Rows, Split
-from .data.stored import Stack, open_stored
+from .data.stored import Stack, open_array, open_stored
+from .networks.backbones import features_folder, find_weights, open_features, sha256
 from .training.seeds import trial_split
 
-__all__ = ["CachedData", "Data", "Progress", "Rows", "RunInputs", "Split"]
+__all__ = ["Data", "Progress", "Rows", "RunInputs", "Samples", "Split"]
 
 
 class Data(Protocol):
@@ -52,36 +59,54 @@ class Data(Protocol):
 
 
 @dataclass(frozen=True)
-class CachedData:
-    """Cached inputs and targets, of the originals and after them of their augmented copies."""
+class Samples:
+    """Images or features of originals and, after them, of copies; and their labels or masks.
+
+    Args:
+        config: the run's settings.
+        originals: the images that are split.
+        inputs: of the originals, then of the copies: uint8 images, or features.
+        targets: labels or masks in the same order.
+        preprocess: the layers before the network, for images.
+        of: the original of each copy.
+        originals_train: False if their copies alone train.
+        counts: of training and validation images, in place of 70 and 30 %.
+    """
 
     config: RunConfig
     originals: ImageSet
     inputs: Stack
     targets: Stack
-    copies: Copies | None = None
+    preprocess: nn.Module
+    of: Rows
+    originals_train: bool = True
+    counts: tuple[int, int] | None = None
 
     def split(self, trial: int) -> Split:
         """Return originals and their copies to train on, and originals to measure on."""
-        rows = trial_split(self.config, self.originals, trial)
-        return rows._replace(train=np.concatenate([rows.train, self.copies_of(rows.train)]))
+        rows = trial_split(self.config, self.originals, trial, self.counts)
+        copies = len(self.originals) + np.flatnonzero(np.isin(self.of, rows.train))
+        train = [rows.train, copies] if self.originals_train else [copies]
+        return rows._replace(train=np.concatenate(train))
 
-    def copies_of(self, originals: Rows) -> Rows:
-        """Return the rows of the copies of these originals."""
-        if self.copies is None:
-            return originals[:0]
-        return len(self.originals) + rows_for(self.copies, originals)
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return inputs, ``(N, 1, H, W)`` or ``(N, 3, H, W)`` of images, and labels or masks."""
+        inputs, targets = self.inputs.take(rows), torch.from_numpy(self.targets.take(rows))
+        if inputs.dtype != np.uint8:
+            return torch.from_numpy(inputs), targets
+        with torch.no_grad():
+            x: Tensor = self.preprocess(pixels(inputs))
+        return x, targets if targets.ndim == 1 else targets[:, None].float()
 
     def count_originals(self, rows: Rows) -> int:
         """Return how many originals these rows are, or are copies of."""
-        of = np.arange(len(self.originals))
-        if self.copies is not None:
-            of = np.concatenate([of, self.copies.of])
-        return len(np.unique(of[rows]))
+        return len(np.unique(np.concatenate([np.arange(len(self.originals)), self.of])[rows]))
 
-    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        inputs, targets = self.inputs.take(rows), self.targets.take(rows)
-        return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+def pixels(images: NDArray[np.uint8]) -> Tensor:
+    """Return ``(N, 1, H, W)`` of gray images, ``(N, 3, H, W)`` of others, in [0, 1]."""
+    x = torch.from_numpy(images)
+    return (x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)).float().div_(255)
 
 
 @dataclass(frozen=True)
@@ -110,7 +135,20 @@ class RunInputs:
         return found if self.weights is None else {**found, "weights": self.weights}
 
 
-# Images
+@dataclass(frozen=True)
+class Copies:
+    """Augmented copies: how many of each image, or of each of a class, and how they differ."""
+
+    numbers: Mapping[str, int] | int
+    changes: Augmentation
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A frozen network, whose features are trained on: its name in ``BACKBONES``, its weights."""
+
+    name: str
+    weights: Path | None = None
 
 
 def load_images(
@@ -132,34 +170,71 @@ def load_images(
     )
 
 
-@dataclass(frozen=True)
-class ImageData:
-    """Images ``(N, 1, H, W)`` gray or ``(N, 3, H, W)`` RGB in [0, 1], and labels or masks."""
-
-    config: RunConfig
-    images: ImageSet
-
-    def split(self, trial: int) -> Split:
-        return trial_split(self.config, self.images, trial)
-
-    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        pixels = torch.from_numpy(self.images.images[rows])
-        x = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
-        return x.float().div_(255), self._targets(rows)
-
-    def _targets(self, rows: Rows) -> Tensor:
-        if self.images.labels is not None:
-            return torch.from_numpy(self.images.labels[rows])
-        assert self.images.masks is not None
-        return torch.from_numpy(self.images.masks[rows][:, None]).float()
-
-
-def prepare_images(kind: ImageKind, config: RunConfig, jobs: int, progress: Progress) -> RunInputs:
-    """Load the images; nothing else is prepared."""
+def prepare(
+    kind: ImageKind,
+    config: RunConfig,
+    jobs: int,
+    progress: Progress,
+    copies: Copies | None = None,
+    frozen: Frozen | None = None,
+) -> RunInputs:
+    """Compute what is not cached yet: images, then copies, then features of both."""
+    digest = None  # missing weights are an error before anything is computed
+    if frozen is not None:
+        digest = sha256(find_weights(frozen.name, frozen.weights))
     cached = load_images(kind, config, progress)
-    return RunInputs({"images": cached.folder}, cached.source, cached.unreadable)
+    folders, sets = {"images": cached.folder}, {"images": cached.images}
+    if copies is not None:
+        folders["copies"] = make_copies(
+            cached.folder,
+            cached.images,
+            copies.numbers,
+            copies.changes,
+            config.seed,
+            progress=partial(progress, "copies"),
+        )
+        sets["copies"] = open_stored(folders["copies"])
+    for name, images in sets.items():
+        if frozen is None:
+            break
+        what = f"features of {name}"
+        folders[what] = features_folder(
+            images,
+            folders[name],
+            frozen.name,
+            frozen.weights,
+            workers=jobs,
+            progress=partial(progress, what),
+        )
+    return RunInputs(folders, cached.source, cached.unreadable, digest)
 
 
-def open_image_data(config: RunConfig, inputs: RunInputs) -> ImageData:
-    """Return the images as samples, in a process that trains."""
-    return ImageData(config, open_stored(inputs.folders["images"]))
+def open_samples(
+    config: RunConfig,
+    inputs: RunInputs,
+    preprocess: nn.Module,
+    originals_train: bool = True,
+    counts: tuple[int, int] | None = None,
+) -> Samples:
+    """Open what :func:`prepare` has made, in a process that trains."""
+    sets = {n: open_stored(inputs.folders[n]) for n in ("images", "copies") if n in inputs.folders}
+    of = open_array(inputs.folders["copies"] / "of.npy") if "copies" in sets else np.arange(0)
+    features = [folder for name, folder in inputs.folders.items() if name.startswith("features")]
+    rows: list[NDArray[Any]] = [open_features(folder) for folder in features]
+    rows = rows or [s.images for s in sets.values()]
+    targets = Stack([_targets(images) for images in sets.values()])
+    return Samples(
+        config, sets["images"], Stack(rows), targets, preprocess, of, originals_train, counts
+    )
+
+
+def samples_of(config: RunConfig, images: ImageSet) -> Samples:
+    """Return these images as they are."""
+    inputs, targets = Stack([images.images]), Stack([_targets(images)])
+    return Samples(config, images, inputs, targets, nn.Identity(), np.arange(0))
+
+
+def _targets(images: ImageSet) -> NDArray[Any]:
+    targets = images.masks if images.labels is None else images.labels
+    assert targets is not None
+    return targets

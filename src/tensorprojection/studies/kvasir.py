@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,16 +11,14 @@ from torch import Tensor, nn
 
 from .claims import Claim
 from .config import RunConfig
-from .data.augment import Augmentation, make_copies, open_copies
+from .data.augment import Augmentation
 from .data.images import ImageKind
 from .data.phantoms import polyp as phantoms
-from .data.stored import Stack, open_stored
 from .errors import StudyError
-from .inputs import CachedData, Progress, Rows, RunInputs, Split, load_images
+from .inputs import Copies, RunInputs, Samples, open_samples
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.unet import FORMS, unet
 from .study import Study
-from .training.seeds import trial_split
 
 IMAGES = ImageKind(
     name="kvasir",
@@ -30,7 +27,7 @@ IMAGES = ImageKind(
     masks=True,
     phantoms=phantoms.make,
     phantom_count=1000,
-    phantoms_version=1,
+    phantoms_version=2,
     kaggle="debeshjha1/kvasirseg",
     layout="images and masks, with .jpg files of the same names",
 )
@@ -116,19 +113,6 @@ def claims() -> Iterator[Claim]:
         yield Claim(text, metric, "tpl-aggressive", "base", "higher", "first", channels=64)
 
 
-class KvasirData(CachedData):
-    """RGB images in [0, 1], and their masks."""
-
-    def split(self, trial: int) -> Split:
-        """Return copies alone to train on, and originals to measure on."""
-        rows = trial_split(self.config, self.originals, trial, counts=SPLIT)
-        return rows._replace(train=self.copies_of(rows.train))
-
-    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        x, y = super().batch(rows)
-        return x.permute(0, 3, 1, 2).float().div_(255), y[:, None].float()  # channels last
-
-
 def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
     leaky = config.leaky and FORMS[model].projects
     return unet(model, config.channels, config.size, leaky=leaky)
@@ -145,27 +129,12 @@ class KvasirStudy(Study[KvasirConfig]):
                     f"Expected a size divisible by {step} for {model}, got {config.size}."
                 )
 
-    def prepare(self, config: KvasirConfig, jobs: int, progress: Progress) -> RunInputs:
-        cached = load_images(IMAGES, config, progress)
-        copies = make_copies(
-            cached.folder,
-            cached.images,
-            config.copies,
-            CHANGES,
-            config.seed,
-            progress=partial(progress, "copies"),
-        )
-        folders = {"images": cached.folder, "copies": copies.folder}
-        return RunInputs(folders, cached.source, cached.unreadable)
+    def copies(self, config: KvasirConfig) -> Copies:
+        return Copies(config.copies, CHANGES)
 
-    def open(self, config: KvasirConfig, inputs: RunInputs) -> KvasirData:
-        originals = open_stored(inputs.folders["images"])
-        copies = open_copies(inputs.folders["copies"])
-        assert originals.masks is not None
-        assert copies.images.masks is not None
-        images = Stack([originals.images, copies.images.images])
-        masks = Stack([originals.masks, copies.images.masks])
-        return KvasirData(config, originals, images, masks, copies)
+    def open(self, config: KvasirConfig, inputs: RunInputs) -> Samples:
+        before = self.preprocess(config)
+        return open_samples(config, inputs, before, originals_train=False, counts=SPLIT)
 
     def tables(self, config: KvasirConfig) -> Iterator[ModelTable]:
         """The networks layer by layer; the paper draws them and prints no parameters."""

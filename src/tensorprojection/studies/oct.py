@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from .claims import Claim
 from .config import RunConfig
 from .data.images import ImageKind
 from .data.phantoms import oct as phantoms
-from .data.stored import open_stored
-from .inputs import ImageData, Rows, RunInputs
 from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
 from .networks.layers import Repeated
 from .networks.oct_cnn import HEADS, find_head, freeze_mpca, oct_cnn
@@ -28,7 +25,7 @@ IMAGES = ImageKind(
     name="oct",
     class_names=phantoms.CLASS_NAMES,
     phantoms=phantoms.make,
-    phantoms_version=1,
+    phantoms_version=2,
     kaggle="paultimothymooney/kermany2018",
     kaggle_note="Kaggle's copy has 84,484 images, the paper's data set 109,309. For the paper's "
     "images download version 3 of https://data.mendeley.com/datasets/rscbjbr9sj, unpack it, and "
@@ -93,16 +90,6 @@ def claims() -> Iterator[Claim]:
             yield Claim(text, metric, model, "base", "equal", "last", margin=0.01)
 
 
-@dataclass(frozen=True)
-class OctData(ImageData):
-    """Gray images as three equal channels in [0, 1], and their classes."""
-
-    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        gray, labels = super().batch(rows)
-        x = gray.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
-        return x, labels
-
-
 def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     made = oct_cnn(model, len(IMAGES.class_names), size=config.size)
     if model == "mpca":
@@ -120,9 +107,6 @@ class OctStudy(Study[RunConfig]):
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             for model in config.models:
                 oct_cnn(model, size=config.size)
-
-    def open(self, config: RunConfig, inputs: RunInputs) -> OctData:
-        return OctData(config, open_stored(inputs.folders["images"]))
 
     def preprocess(self, config: RunConfig) -> nn.Module:
         """Gray pixels as three equal channels."""

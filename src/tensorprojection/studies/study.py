@@ -15,8 +15,9 @@ from .claims import Claim
 from .config import C, RunConfig
 from .data.images import ImageKind
 from .errors import StudyError
-from .inputs import Data, Progress, RunInputs, open_image_data, prepare_images
-from .networks.layer_rows import ModelTable, tables_of
+from .inputs import Copies, Data, Frozen, Progress, RunInputs, open_samples, prepare
+from .networks.backbones import BACKBONES, backbone
+from .networks.layer_rows import ModelTable, layer_rows
 from .training.metrics import (
     CLASSIFICATION,
     SEGMENTATION,
@@ -121,18 +122,30 @@ class Study(Generic[C]):
 
     def prepare(self, config: C, jobs: int, progress: Progress) -> RunInputs:
         """Compute what all trials share, with so many processes: images, copies, features."""
-        return prepare_images(self.images, config, jobs, progress)
+        copies, frozen = self.copies(config), self.frozen(config)
+        return prepare(self.images, config, jobs, progress, copies, frozen)
 
     def open(self, config: C, inputs: RunInputs) -> Data:
         """Return the samples, in a process that trains."""
-        return open_image_data(config, inputs)
+        # Features need no layers before the network.
+        before = nn.Identity() if self.frozen(config) else self.preprocess(config)
+        return open_samples(config, inputs, before)
+
+    def copies(self, config: C) -> Copies | None:
+        """Return the augmented copies that train beside their originals; default none."""
+        return None
+
+    def frozen(self, config: C) -> Frozen | None:
+        """Return the frozen network on whose features the networks train; default none."""
+        return None
 
     def preprocess(self, config: C) -> nn.Module:
-        """Return the layers before the network, for images that are not in the cache.
+        """Return the layers before the network: the frozen network, or none.
 
         They take pixels in [0, 1], ``(N, 1, size, size)`` of gray images or ``(N, 3, size, size)``.
         """
-        return nn.Identity()
+        frozen = self.frozen(config)
+        return nn.Identity() if frozen is None else backbone(frozen.name, frozen.weights)
 
     # Training
 
@@ -177,14 +190,21 @@ class Study(Generic[C]):
 
     def tables(self, config: C) -> Iterable[ModelTable]:
         """Yield the networks of these settings layer by layer, with notes on the paper."""
-        return tables_of(self.title, self.images, self.network, config)
+        frozen, size = self.frozen(config), config.size
+        shape: tuple[int, ...] = (3 if self.images.mode == "RGB" else 1, size, size)
+        if frozen is not None:
+            shape = (BACKBONES[frozen.name].channels, size // 32, size // 32)
+        for model in config.models:
+            rows = layer_rows(self.network(config, model, torch.empty(1, *shape)), shape)
+            title = f"{self.title}, {size} × {size}: {model}"
+            yield ModelTable(self.images.name, model, title, rows)
 
     def check_networks(self, config: C) -> None:
         """Raise a ``StudyError`` for a network that fails on two random images.
 
         Only a study of plain images is checked: the samples of others are not known yet.
         """
-        if type(self).open is not Study.open:
+        if type(self).open is not Study.open or self.frozen(config):
             return
         size, channels = config.size, 3 if self.images.mode == "RGB" else 1
         shape = (2, 1, size, size) if self.images.masks else (2, len(self.images.class_names))
@@ -192,6 +212,7 @@ class Study(Generic[C]):
             try:
                 with torch.random.fork_rng(devices=[]), torch.no_grad():
                     x = torch.rand(2, channels, size, size)
+                    x = self.preprocess(config)(x)
                     network = self.network(config, model, x)
                     found = tuple(network.eval()(x).shape)
             except Exception as error:

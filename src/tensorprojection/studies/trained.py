@@ -35,7 +35,7 @@ from .data.sources import open_images
 from .data.stored import open_stored
 from .errors import StudyError
 from .files import write_whole
-from .inputs import ImageData, load_images
+from .inputs import Samples, load_images, pixels, samples_of
 from .network_file import About, read_network, score
 from .observed import write_samples
 from .registry import config_of, find_study, read_config
@@ -192,7 +192,7 @@ def export(trained: Trained, to: Path) -> float:
     It must agree with the original on validation images of its own trial, to ``TOLERANCE`` of the
     largest output.
     """
-    x = pixels(_validation_images(trained)[:MOST_CHECKED])
+    x = pixels(_validation_images(trained)[:MOST_CHECKED]).contiguous()
     expected = in_batches(trained.from_pixels(), x)
     network, preprocess = trained.network, trained.study.preprocess(trained.config).eval()
     if any(isinstance(layer, PROJECTIONS) for layer in network.modules()):
@@ -295,12 +295,6 @@ def read_onnx(path: Path) -> tuple[Network, Record]:
 # From images to outputs
 
 
-def pixels(images: NDArray[np.uint8]) -> Tensor:
-    """Return ``(N, 1, H, W)`` of gray images, ``(N, 3, H, W)`` of others, in [0, 1]."""
-    x = torch.from_numpy(np.ascontiguousarray(images)).float().div_(255)
-    return x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
-
-
 def in_batches(network: Network, x: Tensor) -> Tensor:
     with torch.no_grad():
         return torch.cat([network(part) for part in x.split(BATCH)])
@@ -354,7 +348,7 @@ def predict(
                 without.append((file, f"cannot be read ({error.strerror})"))
         if not images:
             continue
-        logits = in_batches(network, pixels(np.stack(images))).double()
+        logits = in_batches(network, pixels(np.stack(images)).contiguous()).double()
         expected = (1, record.size, record.size) if record.masks else (len(record.class_names),)
         if logits.shape[1:] != expected:
             raise StudyError(
@@ -423,7 +417,7 @@ def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) ->
         )
     # Only predictions are observed: the layers are those of the run's own page.
     observers = [Observer(nn.Identity()) for _ in networks]
-    measured_on = ImageData(config, images)
+    measured_on = samples_of(config, images)
     measured = _measure(networks, observers, measured_on)
     title, notices = _seen(study, config, images, data.name)
     out.mkdir(parents=True)
@@ -481,13 +475,13 @@ def _digest(image: NDArray[np.uint8]) -> bytes:
 
 
 def _measure(
-    networks: list[Trained], observers: list[Observer], data: ImageData
+    networks: list[Trained], observers: list[Observer], data: Samples
 ) -> list[dict[str, float]]:
     """Measure all networks at once, as their preprocessing may take longer than they do."""
     study, config = networks[0].study, networks[0].config
     preprocess = study.preprocess(config).eval()
     metrics = [study.metrics() for _ in networks]
-    count = len(data.images)
+    count = len(data.originals)
     with torch.inference_mode():
         for start in range(0, count, CHUNK):
             x, y = data.batch(np.arange(start, min(start + CHUNK, count)))

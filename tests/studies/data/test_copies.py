@@ -1,23 +1,14 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tensorprojection.studies.chest import CHANGES as CHEST
 from tensorprojection.studies.chest import COPIES as CHEST_COPIES
 from tensorprojection.studies.data import ImageSet
 from tensorprojection.studies.data import augment as module
-from tensorprojection.studies.data.augment import (
-    Copies,
-    augment,
-    draw,
-    make_copies,
-    open_copies,
-    rows_for,
-)
+from tensorprojection.studies.data.augment import augment, draw, make_copies
 from tensorprojection.studies.data.cache import cached
 from tensorprojection.studies.data.phantoms import chest, polyp
-from tensorprojection.studies.data.stored import store
+from tensorprojection.studies.data.stored import open_stored, store
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.kvasir import CHANGES as KVASIR
 
@@ -32,48 +23,52 @@ def originals(scenes, tmp_path):
     return cached("images", {"test": 1}, lambda folder: store(scenes, folder), tmp_path)
 
 
+def opened(*args, **settings):
+    """The copies, and the original of each."""
+    folder = make_copies(*args, **settings)
+    return open_stored(folder), np.load(folder / "of.npy")
+
+
 def test_every_copy_is_its_originals(scenes, originals, tmp_path):
     steps = []
-    made = make_copies(
+    made, of = opened(
         originals, scenes, 7, KVASIR, 3, tmp_path, progress=lambda *step: steps.append(step)
     )
-    np.testing.assert_array_equal(made.of, np.repeat(np.arange(5), 7))
+    np.testing.assert_array_equal(of, np.repeat(np.arange(5), 7))
     for row in (0, 6, 20, 34):
         image, mask = augment(
             scenes.images[row // 7][None],
             scenes.masks[row // 7][None],
             [draw(KVASIR, 3, row // 7, row % 7)],
         )
-        np.testing.assert_array_equal(made.images.images[row], image[0])
-        np.testing.assert_array_equal(made.images.masks[row], mask[0])
-    assert isinstance(made.images.images, np.memmap)
-    assert made.images.class_names == scenes.class_names
-    assert len(made) == len(made.images) == 35
+        np.testing.assert_array_equal(made.images[row], image[0])
+        np.testing.assert_array_equal(made.masks[row], mask[0])
+    assert isinstance(made.images, np.memmap)
+    assert made.class_names == scenes.class_names
+    assert len(made) == 35
     assert steps == [(16, 35), (32, 35), (35, 35)]
 
 
 def test_fewer_copies_are_the_first_ones(scenes, originals, tmp_path):
-    many = make_copies(originals, scenes, 3, KVASIR, 0, tmp_path)
-    few = make_copies(originals, scenes, 2, KVASIR, 0, tmp_path)
+    many, _ = opened(originals, scenes, 3, KVASIR, 0, tmp_path)
+    few, _ = opened(originals, scenes, 2, KVASIR, 0, tmp_path)
     kept = np.arange(15) % 3 < 2
-    np.testing.assert_array_equal(few.images.images, many.images.images[kept])
+    np.testing.assert_array_equal(few.images, many.images[kept])
 
 
 def test_copies_are_made_once(scenes, originals, tmp_path, monkeypatch):
     first = make_copies(originals, scenes, 2, KVASIR, 0, tmp_path)
     monkeypatch.setattr(module, "augment", lambda *_: pytest.fail("made again"))
-    again = make_copies(originals, scenes, 2, KVASIR, 0, tmp_path)
-    assert again.folder == first.folder
-    np.testing.assert_array_equal(open_copies(first.folder).images.images, first.images.images)
+    assert make_copies(originals, scenes, 2, KVASIR, 0, tmp_path) == first
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"augmentation": CHEST}, {"copies": 1}])
 def test_another_key_makes_others(scenes, originals, tmp_path, other):
     usual = {"copies": 2, "augmentation": KVASIR, "seed": 0, "cache": tmp_path}
     first = make_copies(originals, scenes, **usual)
-    assert make_copies(originals, scenes, **(usual | other)).folder != first.folder
+    assert make_copies(originals, scenes, **(usual | other)) != first
     moved = originals.rename(originals.with_name("images-of-others"))
-    assert make_copies(moved, scenes, **usual).folder != first.folder
+    assert make_copies(moved, scenes, **usual) != first
 
 
 def test_classes_get_the_numbers_of_the_paper(tmp_path):
@@ -85,18 +80,18 @@ def test_classes_get_the_numbers_of_the_paper(tmp_path):
         groups=np.arange(8) * 10,
         names=np.array([f"image {i}" for i in range(8)]),
     )
-    made = make_copies(tmp_path / "images-x", named, CHEST_COPIES, CHEST, 0, tmp_path)
-    np.testing.assert_array_equal(np.bincount(made.images.labels, minlength=4), [0, 2, 4, 14])
-    np.testing.assert_array_equal(made.images.labels, named.labels[made.of])
-    np.testing.assert_array_equal(made.images.groups, made.of * 10)
-    assert list(made.images.names) == [f"image {i}" for i in made.of]
-    assert made.images.masks is None
+    made, of = opened(tmp_path / "images-x", named, CHEST_COPIES, CHEST, 0, tmp_path)
+    np.testing.assert_array_equal(np.bincount(made.labels, minlength=4), [0, 2, 4, 14])
+    np.testing.assert_array_equal(made.labels, named.labels[of])
+    np.testing.assert_array_equal(made.groups, of * 10)
+    assert list(made.names) == [f"image {i}" for i in of]
+    assert made.masks is None
 
 
 def test_no_copies_at_all(scenes, originals, tmp_path):
-    made = make_copies(originals, scenes, 0, KVASIR, 0, tmp_path)
+    made, _ = opened(originals, scenes, 0, KVASIR, 0, tmp_path)
     assert len(made) == 0
-    assert made.images.images.shape == (0, 32, 32, 3)
+    assert made.images.shape == (0, 32, 32, 3)
 
 
 def test_a_wrong_number(scenes, originals, tmp_path):
@@ -105,23 +100,6 @@ def test_a_wrong_number(scenes, originals, tmp_path):
     phantoms = chest.make(4, size=32)
     with pytest.raises(ValueError, match=r"each of the classes Normal, Lung .* got COVID\."):
         make_copies(originals, phantoms, {"COVID": 1}, CHEST, 0, tmp_path)
-
-
-@settings(deadline=None)
-@given(data=st.data())
-def test_validation_sees_no_copy_of_what_is_trained_on_nor_the_reverse(data):
-    numbers = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=12))
-    of = np.repeat(np.arange(len(numbers)), numbers)
-    copies = Copies(ImageSet(np.zeros((len(of), 2, 2), np.uint8)), of, None)
-    order = np.array(data.draw(st.permutations(range(len(numbers)))))
-    cut = data.draw(st.integers(0, len(numbers)))
-    training, validation = order[:cut], order[cut:]
-    seen = rows_for(copies, training)
-    assert {int(i) for i in of[seen]} <= set(training.tolist())
-    assert not set(of[seen]) & set(validation)
-    # And training misses none: each original's copies are all in one of the two.
-    assert len(seen) == sum(numbers[i] for i in training)
-    assert sorted([*seen, *rows_for(copies, validation)]) == list(range(len(of)))
 
 
 def test_far_too_many(scenes, originals, tmp_path):

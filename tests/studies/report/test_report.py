@@ -5,7 +5,6 @@ import math
 import re
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,11 +14,11 @@ from cyclopts import App
 from rich.console import Console
 
 from tensorprojection.cli.report import report
-from tensorprojection.studies import chest, kvasir, oct  # noqa: A004
+from tensorprojection.studies import kvasir
 from tensorprojection.studies.config import RunConfig, read_toml, resolve
-from tensorprojection.studies.data.augment import Copies
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.inputs import Samples, samples_of
 from tensorprojection.studies.networks.unet import unet
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import charts, tables
@@ -261,12 +260,11 @@ def test_trials_with_other_numbers_of_images_have_each_their_own(run):
 def data_of(study, images, share):
     """The study's samples, with two copies of each image."""
     config = resolve(STUDIES[study], "smoke", None, {"train_share": share})
-    copies = Copies(images, np.repeat(np.arange(len(images)), 2), Path())
     if study == "oct":
-        return oct.OctData(config, images)
-    if study == "chest":
-        return chest.CachedData(config, images, None, None, copies)
-    return kvasir.KvasirData(config, images, None, None, copies)
+        return samples_of(config, images)
+    of = np.repeat(np.arange(len(images)), 2)
+    as_kvasir = {"originals_train": False, "counts": kvasir.SPLIT} if study == "kvasir" else {}
+    return Samples(config, images, None, None, None, of, **as_kvasir)
 
 
 @pytest.mark.parametrize(("share", "ratio"), [(1.0, 3 / 7), (0.25, 12 / 7)])

@@ -67,7 +67,7 @@ def test_copies_of_images_that_are_left_out_do_not_train(name, monkeypatch, tmp_
     np.testing.assert_array_equal(validating, validation)
     copies = training[training >= len(originals)] - len(originals)
     assert len(copies)
-    assert set(data.copies.of[copies]) <= set(kept)
+    assert set(data.of[copies]) <= set(kept)
 
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, float("nan")])

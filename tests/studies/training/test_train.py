@@ -11,7 +11,9 @@ from sklearn.metrics import f1_score
 from torch.nn import functional
 
 from tensorprojection.studies.config import code_version, resolve
+from tensorprojection.studies.data.stored import Stack, open_stored
 from tensorprojection.studies.errors import StudyError
+from tensorprojection.studies.inputs import samples_of
 from tensorprojection.studies.networks.backbones import backbone, features_of
 from tensorprojection.studies.observed import read_observed
 from tensorprojection.studies.oct import HOPE_BETA
@@ -150,11 +152,11 @@ def test_no_copy_validates_nor_an_original_whose_copies_train(name):
         assert validation.max() < count
         copies = training_rows[training_rows >= count]
         originals = training_rows[training_rows < count]
-        whose = set(data.copies.of[copies - count].tolist())
+        whose = set(data.of[copies - count].tolist())
         assert not whose & set(validation.tolist())
         assert not set(originals.tolist()) & set(validation.tolist())
         # All copies of what does not validate train.
-        kept = ~np.isin(data.copies.of, validation)
+        kept = ~np.isin(data.of, validation)
         assert set(copies.tolist()) == set((count + np.flatnonzero(kept)).tolist())
         if name == "chest":
             assert len(originals) + len(validation) == count
@@ -166,16 +168,17 @@ def test_no_copy_validates_nor_an_original_whose_copies_train(name):
 def test_an_init_from_data_has_training_images_of_all_classes(tmp_path, monkeypatch):
     """Also where the rows are sorted by class, as those of a folder are."""
     study, config, data = opened("oct", images=200, epochs=1)
-    sort = np.argsort(data.images.labels, kind="stable")
-    images, labels = data.images.images[sort], data.images.labels[sort]
-    data = replace(data, images=replace(data.images, images=images, labels=labels))
+    images = data.originals
+    sort = np.argsort(images.labels, kind="stable")
+    images = replace(images, images=images.images[sort], labels=images.labels[sort])
+    data = replace(samples_of(config, images), preprocess=data.preprocess)
     monkeypatch.setattr(training, "FIRST", 24)
     recorder = Recorder(data)
     trained(tmp_path, Job(0, "mpca"), study, config, recorder)
     first = recorder.seen[0]
     assert len(first) == 24
     assert set(first) <= set(data.split(0)[0].tolist())
-    assert set(data.images.labels[first].tolist()) == {0, 1, 2, 3}
+    assert set(images.labels[first].tolist()) == {0, 1, 2, 3}
 
 
 # How networks start
@@ -354,9 +357,9 @@ def test_an_epoch_is_adam_on_the_mean_cross_entropy(tmp_path):
     p = {name: value.double() for name, value in spy.kept[0].items()}
     m = {name: torch.zeros_like(value) for name, value in p.items()}
     v = {name: torch.zeros_like(value) for name, value in p.items()}
-    pixels = torch.from_numpy(data.images.images.astype(np.float64) / 255)[:, None]
+    pixels = torch.from_numpy(data.originals.images.astype(np.float64) / 255)[:, None]
     pixels = pixels.repeat(1, 3, 1, 1)
-    labels = torch.tensor(np.array(data.images.labels))
+    labels = torch.tensor(np.array(data.originals.labels))
     training_rows, validation, _ = data.split(1)
     order = training_rows[batch_order(config.seed, 1, 1, len(training_rows))]
     assert len(order) % 15 != 0
@@ -444,8 +447,10 @@ def test_only_hope_has_a_penalty():
 class Uncached:
     """The chest study's samples without a cache: the frozen network runs for every batch."""
 
-    def __init__(self, data, name):
+    def __init__(self, data, name, inputs):
         self.data, self.name, self.seen = data, name, []
+        sets = [open_stored(inputs.folders[kind]).images for kind in ("images", "copies")]
+        self.images = Stack(sets)
         self.network = backbone(name)
 
     def split(self, trial):
@@ -453,16 +458,16 @@ class Uncached:
 
     def batch(self, rows):
         self.seen.append(rows.tolist())
-        images = np.concatenate([self.data.originals.images, self.data.copies.images.images])[rows]
-        labels = np.concatenate([self.data.originals.labels, self.data.copies.images.labels])[rows]
-        return torch.from_numpy(features_of(self.network, images)), torch.tensor(labels)
+        images = self.images.take(rows)
+        return torch.from_numpy(features_of(self.network, images)), self.data.batch(rows)[1]
 
 
 @pytest.mark.parametrize("model", ["base", "tpl"])
 def test_features_from_the_cache_train_as_those_computed_on_the_fly(model, tmp_path):
     study, config, data = opened("chest")
     job = Job(0, model)
-    cached, uncached = Recorder(data), Uncached(data, config.backbone)
+    inputs = study.prepare(config, 1, lambda *_: None)
+    cached, uncached = Recorder(data), Uncached(data, config.backbone, inputs)
     trained(tmp_path / "cached", job, study, config, cached)
     trained(tmp_path / "uncached", job, study, config, uncached)
     assert cached.seen == uncached.seen

@@ -24,7 +24,7 @@ from torch.nn.functional import grid_sample
 from ..errors import StudyError
 from .cache import about, cached
 from .images import KNOWN, ImageSet
-from .stored import create_array, open_array, open_stored, save
+from .stored import create_array, save
 
 CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
 MOST_COPIES = 10_000  # of each original
@@ -183,24 +183,6 @@ def _source(change: Change, height: int, width: int) -> tuple[NDArray[Any], NDAr
 # Copies of a set
 
 
-@dataclass(frozen=True, eq=False)
-class Copies:
-    """Copies, the original of each, and the folder of the cache that holds them.
-
-    Args:
-        images: the copies, memory-mapped, with the labels, groups and names of their originals.
-        of: int64, ``(M,)``: the row of each copy's original.
-        folder: the cache's folder.
-    """
-
-    images: ImageSet
-    of: NDArray[np.int64]
-    folder: Path
-
-    def __len__(self) -> int:
-        return len(self.of)
-
-
 def make_copies(
     folder_of_originals: Path,
     images: ImageSet,
@@ -209,8 +191,10 @@ def make_copies(
     seed: int,
     cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Copies:
-    """Return the copies of these images, from the cache if they were made before.
+) -> Path:
+    """Return the cache's folder of the copies of these images; make them if there is none.
+
+    It has an ImageSet and ``of.npy``: the row of each copy's original.
 
     An image's copies depend on its row, the seed and the augmentation only: the first two of seven
     are the same as both of two.
@@ -259,17 +243,7 @@ def make_copies(
         "augmentation": asdict(augmentation),
         "seed": seed,
     }
-    return open_copies(cached("copies", key, make, cache, about(folder_of_originals)))
-
-
-def open_copies(folder: Path) -> Copies:
-    """Open copies made before, in this folder; nothing is read yet."""
-    return Copies(open_stored(folder), open_array(folder / "of.npy"), folder)
-
-
-def rows_for(copies: Copies, rows: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Return the rows of all copies whose original is among these rows."""
-    return np.flatnonzero(np.isin(copies.of, np.asarray(rows, np.int64)))
+    return cached("copies", key, make, cache, about(folder_of_originals))
 
 
 def _numbers(images: ImageSet, copies: Mapping[str, int] | int) -> NDArray[np.int64]:

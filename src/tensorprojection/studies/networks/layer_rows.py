@@ -6,7 +6,7 @@ channels last, and its parameters. Notes name the differences from the paper's t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.images import ImageKind
 from ..errors import StudyError
 from .unet import Join
 
@@ -51,21 +50,6 @@ def not_the_papers(title: str) -> str:
 
 def left_to_the_loss(activation: str) -> str:
     return f"The {activation} is left to the loss; the network gives logits."
-
-
-def tables_of(
-    title: str,
-    kind: ImageKind,
-    network: Callable[[Any, str, Tensor], nn.Module],
-    config: Any,
-) -> Iterator[ModelTable]:
-    """Yield a table for each of a study's networks, which take plain images."""
-    shape = (3 if kind.mode == "RGB" else 1, config.size, config.size)
-    for form in config.models:
-        made = network(config, form, torch.empty(1, *shape))
-        rows = layer_rows(made, shape)
-        size = f"{config.size} × {config.size}"
-        yield ModelTable(kind.name, form, f"{title}, {size}: {form}", rows)
 
 
 def tables_for(study: Any, config: Any) -> list[ModelTable]:

@@ -68,7 +68,7 @@ class Repeated(nn.Module):
     """Repeat a gray channel three times; leave colour as it is."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.expand(-1, 3, -1, -1)
+        return x.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
 
 
 class Normalise(nn.Module):

@@ -128,7 +128,7 @@ def set_up(job: Job, study: Study[Any], config: RunConfig, data: Data) -> Traini
             f"{job}: Expected an nn.Module from the study's network, got {type(network).__name__}."
         )
     network.to(config.device)
-    if study.sees_images:
+    if study.sees_images and study.frozen(config) is None:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if not any(p.requires_grad for p in network.parameters()):
         raise StudyError(f"{job}: Expected a network with parameters to train, got none.")

@@ -7,13 +7,11 @@ the dark lumen look like parts of one. The image spans −1 … 1 in both direct
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..images import ImageSet
-from .textures import Array, Draws, bell, blocks, ramp, to_uint8
+from .textures import Array, Draws, bell, images_of, ramp, to_uint8
 
 CLASS_NAMES = ("background", "polyp")
 
@@ -23,155 +21,100 @@ def make(n: int, seed: int = 0, size: int = 192) -> ImageSet:
 
     No mask is empty; a polyp covers 15 % of the image on average, from about 1 % to more than half.
     """
-    made = [_block(draws, size) for draws in blocks(n, seed, size)]
-    return ImageSet(
-        np.concatenate([images for images, _ in made])[:n],
-        masks=np.concatenate([masks for _, masks in made])[:n],
-        class_names=CLASS_NAMES,
-    )
+    scenes = images_of(n, seed, size)
+    images = np.empty((n, size, size, 3), np.uint8)
+    masks = np.empty((n, size, size), np.uint8)
+    for k, draws in enumerate(scenes):
+        images[k], masks[k] = _scene(draws)
+    return ImageSet(images, masks=masks, class_names=CLASS_NAMES)
 
 
-@dataclass
-class _View:
-    """The image's axes, what the frame leaves to see, and where the light comes from."""
+def _scene(draws: Draws) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    u, size = draws.uniform, draws.size
+    x = ((np.arange(size, dtype=np.float32) + 0.5) * (2 / size)) - 1
+    y = x[:, None]
+    boxed, wide, high = draws.chance(0.45), u(0.45, 0.68), u(0.4, 0.68)
+    hidden = boxed & (x < wide - 1) & (y > 1 - high)  # by the frame's box at the lower left
+    corner = u(1.3, 1.6) if draws.chance(0.85) else 3
+    visible = (np.abs(x) + np.abs(y) < corner) & ~hidden
 
-    x: Array  # (1, 1, size)
-    y: Array  # (1, size, 1)
-    visible: NDArray[np.bool_]  # (BLOCK, size, size)
-    box: Array  # (BLOCK, 1, 1): 1 where the frame's box hides the lower left
-    light: Array  # (BLOCK, 1, 1), an angle
-
-
-def _block(draws: Draws, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    view = _frame(draws, size)
-    shade = _mucosa(draws, view, size)
-    red = np.zeros_like(shade)
-    gloss = 0.35 * draws.smooth(6, size)
-    inside = np.zeros(shade.shape, np.bool_)
-
+    shade, red = _mucosa(draws, x, y), np.zeros((size, size), np.float32)
+    gloss, inside = 0.35 * draws.smooth(6), np.zeros((size, size), np.bool_)
     # Polyp areas follow those of real scenes: log-normal, median 0.11 of the image.
-    area = np.clip(0.112 * np.exp(0.88 * draws.normal(1, 1)), 0.007, 0.62)
-    second = draws.chance(0.15, 1, 1)
-    for size_factor, present in ((draws.uniform(0.5, 0.9, 1, 1), second), (1 - 0.25 * second, 1)):
-        reach, height, there = _polyp(draws, view, area * size_factor, present)
-        shade, red = _paint(draws, view, shade, red, reach, height, there, size)
+    area = float(np.clip(0.112 * np.exp(0.88 * draws.normal(1)[0]), 0.007, 0.62))
+    areas = (area * u(0.4, 0.7), 0.75 * area) if draws.chance(0.15) else (area,)
+    for one in areas:
+        reach = _outline(draws, x, y, one, boxed)
+        there, height = reach < 1, np.sqrt(np.maximum(1 - np.square(reach), 0))
+        shade = np.where(there, _dome(draws, shade, height), _around(draws, shade, reach))
+        red = np.where(there, u(-0.5, 1) * (0.7 + 0.3 * draws.smooth(12)), red)
         gloss = np.where(there, 0.3 + 0.5 * height + 0.5 * gloss, gloss)
         inside |= there
-
-    colour = _colour(draws, shade, red, size)
-    colour = _highlights(draws, colour, gloss, size)
-    frame = draws.uniform(0, 8, 1, 1, 1)
-    colour = np.where(view.visible[..., None], colour, frame)
-    return to_uint8(colour), (inside & view.visible).astype(np.uint8)
+    colour = np.where(visible[..., None], _colour(draws, shade, red, gloss), u(0, 8))
+    return to_uint8(colour), inside & visible
 
 
-def _frame(draws: Draws, size: int) -> _View:
-    line = ((np.arange(size, dtype=np.float32) + 0.5) * (2 / size) - 1).astype(np.float32)
-    x, y = line[None, None], line[None, :, None]
-    corners = np.where(draws.chance(0.85, 1, 1) > 0, draws.uniform(1.3, 1.6, 1, 1), 3)
-    box = draws.chance(0.45, 1, 1)
-    wide, high = draws.uniform(0.45, 0.68, 1, 1), draws.uniform(0.4, 0.68, 1, 1)
-    hidden = (box > 0) & (x < wide - 1) & (y > 1 - high)
-    visible = (np.abs(x) + np.abs(y) < corners) & ~hidden
-    return _View(x, y, visible, box, draws.uniform(0, 2 * np.pi, 1, 1))
-
-
-def _mucosa(draws: Draws, view: _View, size: int) -> Array:
-    """Brightness of the wall: the lamp's cone, folds around the lumen, the lumen itself, veins."""
-    from_x = view.x - draws.uniform(-0.9, 0.9, 1, 1) + 0.16 * draws.smooth(5, size)
-    from_y = view.y - draws.uniform(-0.9, 0.9, 1, 1) + 0.16 * draws.smooth(5, size)
-    far = np.sqrt(np.square(from_x) + np.square(draws.uniform(0.7, 1.4, 1, 1) * from_y))
-    bends = 0.5 + 0.5 * np.sin(draws.uniform(4, 11, 1, 1) * far + draws.uniform(0, 6, 1, 1))
-    folds = draws.uniform(0, 0.8, 1, 1) * (np.power(bends, draws.uniform(1, 5, 1, 1)) - 0.4)
-    patchy = np.clip(0.5 + 0.6 * draws.smooth(4, size), 0, 1)
-    lamp_x, lamp_y = draws.uniform(-0.5, 0.5, 1, 1), draws.uniform(-0.5, 0.5, 1, 1)
-    lamp = np.square(view.x - lamp_x) + np.square(view.y - lamp_y)
-    shade = draws.uniform(0.75, 1.1, 1, 1) / (1 + draws.uniform(0.1, 0.5, 1, 1) * lamp)
-    shade = shade * (1 + folds * patchy)
-    lumen = draws.chance(0.6, 1, 1) * draws.uniform(0.5, 0.95, 1, 1)
-    hole = ramp(draws.uniform(0.1, 0.5, 1, 1) - far, 0.15)
-    shade = shade * (1 - lumen * np.maximum(hole, 0.6 * bell(far / 0.35)))
-    veins = draws.uniform(-0.05, 0.1, 1, 1).clip(0) * bell(draws.smooth(14, size) / 0.16)
-    grain = 0.05 * draws.smooth(10, size) + 0.03 * draws.smooth(40, size)
-    wall: Array = shade * (1 - veins + grain)
+def _mucosa(draws: Draws, x: Array, y: Array) -> Array:
+    """Brightness of the wall: the lamp's cone, folds around the lumen, the lumen itself."""
+    u = draws.uniform
+    from_x = x - u(-0.9, 0.9) + 0.16 * draws.smooth(5)
+    from_y = y - u(-0.9, 0.9) + 0.16 * draws.smooth(5)
+    far = np.hypot(from_x, u(0.7, 1.4) * from_y)
+    folds = np.power(0.5 + 0.5 * np.sin(u(4, 11) * far + u(0, 6)), u(1, 5)) - 0.4
+    folds = u(0, 0.8) * folds * np.clip(0.5 + 0.6 * draws.smooth(4), 0, 1)
+    lamp = np.square(x - u(-0.5, 0.5)) + np.square(y - u(-0.5, 0.5))
+    shade = u(0.75, 1.1) / (1 + u(0.1, 0.5) * lamp) * (1 + folds)
+    if draws.chance(0.6):
+        hole = np.maximum(ramp(u(0.1, 0.5) - far, 0.15), 0.6 * bell(far / 0.35))
+        shade = shade * (1 - u(0.5, 0.95) * hole)
+    wall: Array = shade * (1 + 0.05 * draws.smooth(10) + 0.03 * draws.smooth(40))
     return wall
 
 
-def _polyp(
-    draws: Draws, view: _View, area: Array, present: Array | int
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Distance to the centre (1 at the outline), height of the dome, and where it is."""
-    radius = np.sqrt(area * np.float32(4 / np.pi))  # the image's area is 4 in these units
-    room = np.maximum(0.72 - 0.35 * radius, 0.2)
-    at_x = room * draws.uniform(-1, 1, 1, 1)
-    at_y = room * draws.uniform(-1, 1, 1, 1)
-    # Never behind the frame's box, so that no mask is empty.
-    at_x = np.where((view.box > 0) & (at_y > 0), np.abs(at_x), at_x)
-    turn = draws.uniform(0, np.pi, 1, 1)
-    long = np.exp(draws.uniform(0, 0.35, 1, 1))
-    away_x, away_y = view.x - at_x, view.y - at_y
-    along = (np.cos(turn) * away_x + np.sin(turn) * away_y) / (radius * long)
-    beside = (np.cos(turn) * away_y - np.sin(turn) * away_x) * long / radius
+def _outline(draws: Draws, x: Array, y: Array, area: float, boxed: bool) -> Array:
+    """The distance from a polyp's centre, 1 at its outline: an ellipse with a few waves."""
+    u = draws.uniform
+    radius = (area * 4 / np.pi) ** 0.5  # the image's area is 4 in these units
+    free = max(0.72 - 0.35 * radius, 0.2)
+    at_x, at_y = free * u(-1, 1), free * u(-1, 1)
+    if boxed and at_y > 0:  # never behind the frame's box, so that no mask is empty
+        at_x = abs(at_x)
+    turn, long = u(0, np.pi), np.exp(u(0, 0.35))
+    along = (np.cos(turn) * (x - at_x) + np.sin(turn) * (y - at_y)) / (radius * long)
+    beside = (np.cos(turn) * (y - at_y) - np.sin(turn) * (x - at_x)) * long / radius
     angle = np.arctan2(beside, along)
-    outline = np.ones_like(angle)
-    for k in (2, 3, 5):
-        wave = np.cos(k * angle + draws.uniform(0, 6.28, 1, 1))
-        outline += draws.uniform(0, 0.16 / k, 1, 1) * wave
-    reach = np.hypot(along, beside) / outline
-    reach = reach + np.float32(9) * (1 - present)
-    height = np.sqrt(np.maximum(1 - np.square(reach), 0))
-    return reach, height, reach < 1
+    waves = sum(u(0, 0.16 / k) * np.cos(k * angle + u(0, 6.28)) for k in (2, 3, 5))
+    reach: Array = np.hypot(along, beside) / (1 + waves)
+    return reach
 
 
-def _paint(
-    draws: Draws,
-    view: _View,
-    shade: Array,
-    red: Array,
-    reach: Array,
-    height: Array,
-    there: NDArray[np.bool_],
-    size: int,
-) -> tuple[Array, Array]:
-    """A lit dome with a texture of its own over the wall, and its shadow beside it."""
-    toward = np.cos(view.light) * view.x + np.sin(view.light) * view.y
-    down_x = np.gradient(height, axis=2)
-    down_y = np.gradient(height, axis=1)
-    tilt = (np.cos(view.light) * down_x + np.sin(view.light) * down_y) * np.float32(size / 40)
-    round_ = draws.uniform(0.2, 0.6, 1, 1)
-    bumps = draws.uniform(0.01, 0.09, 1, 1) * draws.smooth(44, size)
-    bumps += draws.uniform(0, 0.08, 1, 1) * draws.smooth(18, size)
-    own = draws.uniform(0.9, 1.3, 1, 1) * (1 - round_ + round_ * height)
+def _dome(draws: Draws, shade: Array, height: Array) -> Array:
+    """A lit dome with a texture of its own; half of its light is the place's."""
+    u, light = draws.uniform, draws.uniform(0, 2 * np.pi)
+    down_y, down_x = np.gradient(height)
+    tilt = (np.cos(light) * down_x + np.sin(light) * down_y) * (draws.size / 40)
+    bumps = u(0.01, 0.09) * draws.smooth(44) + u(0, 0.08) * draws.smooth(18)
+    own = u(0.9, 1.3) * (1 - u(0.2, 0.6) * (1 - height))
     own = own * (1 - 0.35 * np.clip(tilt, -1, 1) + bumps)
-    # Half of its light is the place's, so that a polyp in the dark is dark too.
-    dome = own * (0.45 + 0.55 * np.clip(shade, 0.2, 1.1))
-    depth = draws.uniform(0.05, 0.4, 1, 1)
-    shadow = 1 - depth * bell((reach - 1) / draws.uniform(0.05, 0.18, 1, 1)) * ramp(toward, 2.5)
-    shade = np.where(there, dome, shade * shadow)
-    tint = draws.uniform(-0.5, 1, 1, 1) * (0.7 + 0.3 * draws.smooth(12, size))
-    return shade, np.where(there, tint, red)
+    dome: Array = own * (0.45 + 0.55 * np.clip(shade, 0.2, 1.1))
+    return dome
 
 
-def _colour(draws: Draws, shade: Array, red: Array, size: int) -> Array:
-    """Mucosa's colours from brightness and redness: what is darker is browner."""
-    warm = red + 0.25 * draws.smooth(5, size)
-    light = np.clip(shade, 0.02, 1.3)
-    green = draws.uniform(108, 155, 1, 1)
-    blue = draws.uniform(0.65, 0.9, 1, 1) * green
-    full = np.stack(
-        [
-            draws.uniform(205, 250, 1, 1) * np.power(light, 0.8),
-            green * np.power(light, 1.15) * (1 - 0.14 * warm),
-            blue * np.power(light, 1.25) * (1 - 0.12 * warm),
-        ],
-        axis=-1,
+def _around(draws: Draws, shade: Array, reach: Array) -> Array:
+    """The wall with the polyp's shadow along its outline."""
+    return shade * (1 - draws.uniform(0.05, 0.4) * bell((reach - 1) / draws.uniform(0.05, 0.18)))
+
+
+def _colour(draws: Draws, shade: Array, red: Array, gloss: Array) -> Array:
+    """Mucosa's colours, the darker the browner, and white reflections where it is wet."""
+    u, size = draws.uniform, draws.size
+    warm, light, green = red + 0.25 * draws.smooth(5), np.clip(shade, 0.02, 1.3), u(108, 155)
+    channels = (
+        u(205, 250) * np.power(light, 0.8),
+        green * np.power(light, 1.15) * (1 - 0.14 * warm),
+        u(0.65, 0.9) * green * np.power(light, 1.25) * (1 - 0.12 * warm),
     )
-    noisy: Array = full + draws.uniform(0.5, 4, 1, 1, 1) * draws.normal(size, size, 1)
-    return noisy
-
-
-def _highlights(draws: Draws, colour: Array, gloss: Array, size: int) -> Array:
-    """White reflections of the lamp, small and sharp, where the surface is wet."""
-    wet = draws.smooth(38, size) + 0.9 * gloss + 0.6 * draws.smooth(7, size)
-    white = ramp(wet - draws.uniform(2.2, 3.4, 1, 1), 0.25)[..., None]
-    return colour + white * (draws.uniform(215, 255, 1, 1, 1) - colour)
+    colour = np.stack(channels, axis=-1) + u(0.5, 4) * draws.normal(size, size, 1)
+    wet = draws.smooth(38) + 0.9 * gloss + 0.6 * draws.smooth(7)
+    white = ramp(wet - u(2.2, 3.4), 0.25)[..., None]
+    return colour + white * (u(215, 255) - colour)

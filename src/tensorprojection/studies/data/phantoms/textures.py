@@ -1,9 +1,12 @@
-"""Parts that the phantoms share: seeded draws in blocks, noise, blur and soft edges."""
+"""Parts that the phantoms share: seeded draws, noise, soft edges.
+
+Each image has a generator of its own, seeded by (seed, its number): it is the same however many are
+asked for. Arrays are float32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -14,96 +17,83 @@ from torch.nn.functional import interpolate
 
 from ..images import ImageSet
 
-# float32 throughout; the stubs lose it in arithmetic with Python numbers.
-Array = NDArray[np.floating[Any]]
-
-# Note [Blocks]: images are made in whole blocks of this many, each from its own generator seeded
-# by (seed, block), and surplus images are dropped. So image i is the same to the bit however many
-# are asked for, and the arithmetic runs over a block at a time, small enough for the cache.
-BLOCK = 32
+Array = NDArray[np.floating[Any]]  # the stubs lose float32 in arithmetic with Python numbers
 
 
-@dataclass(frozen=True)
 class Draws:
-    """The random numbers of one block; every array has one row per image."""
+    """The random numbers of one image of ``size × size``."""
 
-    rng: np.random.Generator
+    def __init__(self, seed: int, image: int, size: int) -> None:
+        self.rng = np.random.default_rng([seed, image])
+        self.size = size
 
-    def uniform(self, low: float, high: float, *shape: int) -> Array:
-        values = self.rng.random((BLOCK, *shape), dtype=np.float32)
-        return np.float32(low) + np.float32(high - low) * values
+    def uniform(self, low: float, high: float) -> float:
+        return float(self.rng.uniform(low, high))
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def number(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
 
     def normal(self, *shape: int) -> Array:
-        return self.rng.standard_normal((BLOCK, *shape), dtype=np.float32)
+        return self.rng.standard_normal(shape, dtype=np.float32)
 
-    def chance(self, p: float, *shape: int) -> Array:
-        """1 with probability p, else 0."""
-        return (self.rng.random((BLOCK, *shape)) < p).astype(np.float32)
-
-    def labels(self, classes: int) -> NDArray[np.int64]:
-        """Classes in random order, each once in every ``classes`` images in a row."""
-        deck = np.tile(np.arange(classes), (BLOCK // classes, 1))
-        return self.rng.permuted(deck, axis=1).ravel()
-
-    def smooth(self, cells: int, size: int) -> Array:
-        """Smooth noise, of unit variance at its ``cells × cells`` grid points."""
-        A = _bicubic(cells, size)
-        grid = torch.from_numpy(self.normal(cells, cells))
-        field: Array = (A @ (grid @ A.T)).numpy()
+    def smooth(self, cells: int) -> Array:
+        """Smooth noise over the image, of unit variance at its ``cells × cells`` grid points."""
+        A = _bicubic(cells, self.size)
+        field: Array = A @ self.normal(cells, cells) @ A.T
         return field
 
-    def smooth_curve(self, cells: int, size: int) -> Array:
-        """Smooth noise along a line, ``(BLOCK, size)``."""
-        line: Array = (torch.from_numpy(self.normal(cells)) @ _bicubic(cells, size).T).numpy()
+    def curve(self, cells: int) -> Array:
+        """Smooth noise along a line."""
+        line: Array = _bicubic(cells, self.size) @ self.normal(cells)
         return line
 
 
-def blocks(n: int, seed: int, size: int) -> Iterator[Draws]:
-    """The draws of as many blocks as n images need; see Note [Blocks]."""
+def images_of(n: int, seed: int, size: int) -> list[Draws]:
+    """Return the draws of each of n images."""
     if size < 32:
         raise ValueError(f"Expected a size of at least 32 pixels, got {size}.")
     if n < 0:
         raise ValueError(f"Expected a number of images ≥ 0, got {n}.")
     if seed < 0:
         raise ValueError(f"Expected a seed ≥ 0, got {seed}.")
-    for block in range(max(1, -(-n // BLOCK))):
-        yield Draws(np.random.default_rng([seed, block]))
+    return [Draws(seed, image, size) for image in range(n)]
 
 
 def labelled(
-    make_block: Callable[[Draws, int], tuple[NDArray[np.uint8], NDArray[np.int64]]],
-    n: int,
-    seed: int,
-    size: int,
-    class_names: tuple[str, ...],
+    draw: Callable[[Draws, int], Array], n: int, seed: int, size: int, class_names: tuple[str, ...]
 ) -> ImageSet:
-    """The first n images, with their classes, of as many blocks as that takes."""
-    made = [make_block(draws, size) for draws in blocks(n, seed, size)]
-    return ImageSet(
-        np.concatenate([images for images, _ in made])[:n],
-        labels=np.concatenate([labels for _, labels in made])[:n],
-        class_names=class_names,
-    )
+    """Return n images with their classes, each class once in every ``len(class_names)`` images."""
+    count, draws = len(class_names), images_of(n, seed, size)
+    decks = [np.random.default_rng([seed, deck, 1]).permutation(count) for deck in range(n)]
+    labels = np.array([decks[k // count][k % count] for k in range(n)], np.int64)
+    images = np.empty((n, size, size), np.uint8)
+    for k, label in enumerate(labels.tolist()):
+        images[k] = to_uint8(draw(draws[k], label))
+    return ImageSet(images, labels=labels, class_names=class_names)
 
 
 @lru_cache(maxsize=64)
-def _bicubic(cells: int, size: int) -> torch.Tensor:
+def _bicubic(cells: int, size: int) -> Array:
     """The matrix that enlarges a line of ``cells`` points to ``size``."""
-    # Two products with it are several times faster than torch's interpolation in two dimensions.
     unit = torch.eye(cells)[:, None, None]
     lines = interpolate(unit, size=(1, size), mode="bicubic", align_corners=True)
-    return lines[:, 0, 0].T.contiguous()
+    enlarging: Array = lines[:, 0, 0].T.contiguous().numpy()
+    return enlarging
 
 
 def ramp(distance: Array, width: float = 1.0) -> Array:
     """0 below the edge, 1 above it, linear over ``width`` around it: an edge without jaggies."""
-    share: Array = np.clip(distance / np.float32(width) + np.float32(0.5), 0, 1)
+    share: Array = np.clip(distance / width + 0.5, 0, 1)
     return share
 
 
 def bell(distance: Array) -> Array:
     """exp(−d²/2)."""
-    return np.exp(np.float32(-0.5) * np.square(distance))
+    height: Array = np.exp(-0.5 * np.square(distance))
+    return height
 
 
 def to_uint8(x: Array) -> NDArray[np.uint8]:
