@@ -1,17 +1,19 @@
-"""The tables and the forest plot of results.md and settings.md, made from docs/results/.
+"""The tables and the charts of results.md and settings.md, made from docs/results/.
 
     python docs/_ext/evidence.py    # writes them anew; a test holds the pages to them
 
 Each of docs/results/ is the folder of a run, with its settings and its results: ``tpl report``
 reads it, and scores, differences, intervals and verdicts are those of its page. On a page a table
-stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. More networks or trials of a run are
+in its tables and charts when they are made anew; a planned run without rows has none.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +79,21 @@ def forest(*names: str) -> charts.Spec:
     return {"title": charts.FOREST, "vconcat": parts, "padding": 20}
 
 
-def scores(name: str, metrics: Sequence[str], untrained: Sequence[str] = ()) -> str:
+def frontier(name: str) -> charts.Spec:
+    """The scores of a run's networks by their numbers of parameters."""
+    run = run_of(name)
+    panels = [charts.frontier(run, metric, least=1.0) for metric in MEASURES[run.name]]
+    title = {"text": f"{run.title}, {run.config.trials} trials", "subtitle": charts.FRONTIER}
+    return {"title": title, "hconcat": [panel for panel in panels if panel], "padding": 20}
+
+
+def scores(
+    name: str, metrics: Sequence[str], untrained: Sequence[str] = (), timed: bool = True
+) -> str:
     """Every network at the best epoch of each trial, with its price and its differences."""
     run = run_of(name)
     sizes = {table.form: table.total for table in run.layers[0]}
-    head = ["at the best epoch", "parameters", "seconds per epoch"]
+    head = ["at the best epoch", "parameters", *["seconds per epoch"] * timed]
     for metric in metrics:
         head += [run.score_title(metric), f"minus {run.model_title(BASE)}"]
     lines = []
@@ -89,7 +101,7 @@ def scores(name: str, metrics: Sequence[str], untrained: Sequence[str] = ()) -> 
         cells = [run.model_title(model)]
         cells += [
             "of the data" if model in untrained else f"{sizes[model]:,}",
-            _seconds(run, model),
+            *([_seconds(run, model)] if timed else []),
         ]
         for metric in metrics:
             cells += [number(float(np.nanmedian(run.scores(metric, model))))]
@@ -123,6 +135,24 @@ def against(name: str, reference: str, metrics: Sequence[str], models: Sequence[
         for model in models
     ]
     return markdown(head, lines)
+
+
+def sizes(name: str) -> str:
+    """The networks of a run by size, on its test part."""
+    return scores(name, MEASURES[run_of(name).name], timed=False)
+
+
+def rivals(*names: str) -> str:
+    """Each projection to a size beside every other network to that size, at the best epoch."""
+    lines = []
+    for run in map(run_of, names):
+        for model, rival in product(run.models, run.models):
+            (kind, _, size), (other, _, same) = model.partition("-"), rival.partition("-")
+            if kind == "tpl" and other in RIVALS and size == same:
+                cells = [run.title, run.model_title(model), run.model_title(rival)]
+                metrics = MEASURES[run.name]
+                lines.append([*cells, *(difference(run, m, model, rival) for m in metrics)])
+    return markdown(["run", "network", "minus", "test loss", "test accuracy"], lines, texts=3)
 
 
 def primary(comparisons: Sequence[tuple[str, str, str, str]]) -> str:
@@ -164,11 +194,11 @@ def claims(*names: str) -> str:
         run = run_of(name)
         assert run.study is not None
         judged = verdicts(run)
-        lines += [[run.study.title, v.claim.text, v.evidence, v.word] for v in judged if v.tested]
+        lines += [[run.title, v.claim.text, v.evidence, v.word] for v in judged if v.tested]
         if absent := [v for v in judged if not v.tested]:
             reasons = " ".join(dict.fromkeys(v.evidence for v in absent))
-            lines.append([run.study.title, f"{len(absent)} more claims", reasons, "not tested"])
-    return markdown(["study", "claim", "found", "verdict"], lines, texts=4)
+            lines.append([run.title, f"{len(absent)} more claims", reasons, "not tested"])
+    return markdown(["run", "claim", "found", "verdict"], lines, texts=4)
 
 
 def difference(
@@ -199,14 +229,29 @@ def _seconds(run: Run, model: str) -> str:
     return f"{median:.2g}" if median < 1 else f"{median:.1f}"
 
 
-OCT_SIZES = ("tpl-16x3x3", "max-16x3x3")
-FOUND = {
-    "oct-sizes": OCT_SIZES,
+def there(*names: str) -> tuple[str, ...]:
+    """The runs whose rows are in docs/results."""
+    return tuple(name for name in names if (DOCS / "results" / name).is_dir())
+
+
+RIVALS = ("max", "avg", "conv", "tcl")
+# The measures of the charts and tables of networks by size.
+MEASURES = {
+    "oct": ("loss", "accuracy"),
+    "chest": ("loss", "accuracy"),
+    "kvasir": ("loss", "miou"),
+}
+SIZES = there("oct-sizes", "oct-sizes-quarter", "chest-sizes", "kvasir-sizes")
+NETWORKS = {
+    "oct-sizes": ("tpl-16x3x3", "max-16x3x3"),
     "chest-sizes": ("tpl-16", "conv-16"),
+    "kvasir-sizes": ("tpl-blur", "tpl-aggressive"),
     "oct": ("tpl1", "tpl2", "tpl1-block3", "tpl1-blur", "avg"),
     "chest-quarter": ("tpl", "tcl"),
     "kvasir": ("tpl", "tpl-blur", "tpl-aggressive"),
 }
+FOUND = {name: NETWORKS[name] for name in there(*NETWORKS)}
+CLAIMED = there("oct", "chest-sizes", "chest-quarter", "kvasir", "kvasir-sizes")
 OCT = ("tpl1", "tpl2", "tpl1-block", "tpl1-block3", "tpl1-blur", "tpl1-dct", "avg")
 OCT_LOCAL = ("tpl1-block", "tpl1-block3", "tpl1-blur")
 CHEST = ("tpl", "tpl-mpca", "tcl")
@@ -222,11 +267,6 @@ INITS = {
     "tpl1-dct": ('`"dct"`', "the lowest cosine frequencies, spectral pooling"),
 }
 
-SIZES = {
-    "oct-sizes": OCT_SIZES,
-    "oct-sizes-quarter": OCT_SIZES,
-    "chest-sizes": ("tpl-16", "conv-16"),
-}
 PRIMARY = [  # as in evidence_plan.md
     ("oct-sizes", "loss", "tpl-16x3x3", "base"),
     ("oct-sizes", "loss", "tpl-16x3x3", "max-16x3x3"),
@@ -236,7 +276,8 @@ PRIMARY = [  # as in evidence_plan.md
 
 TABLES: dict[str, Callable[[], str]] = {
     "found": lambda: found(FOUND),
-    "sizes": lambda: found(SIZES),
+    **{name: partial(sizes, name) for name in SIZES},
+    "rivals": lambda: rivals(*SIZES),
     "primary": lambda: primary(PRIMARY),
     "notes": lambda: "".join(f"- {note}\n" for note in notes(run_of("oct"))),
     "oct": lambda: scores("oct", ("loss", "accuracy"), untrained=("mpca",)),
@@ -251,7 +292,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "kvasir": lambda: scores("kvasir", ("loss", "iou")),
     "kvasir-iou": lambda: by_epoch("kvasir", "iou", KVASIR, FIRST_AND_QUARTERS),
     "rule": lambda: "\n\n".join(RULE) + "\n\n",
-    "claims": lambda: claims("oct", "chest-quarter", "kvasir"),
+    "claims": lambda: claims(*CLAIMED),
+}
+# Drawn as docs/images/NAME.svg.
+CHARTS: dict[str, Callable[[], charts.Spec]] = {
+    "found": lambda: forest(*FOUND),
+    **{name: partial(frontier, name) for name in SIZES if not name.endswith("quarter")},
 }
 
 
@@ -263,6 +309,7 @@ def with_tables(text: str) -> str:
 if __name__ == "__main__":
     for page in PAGES:
         page.write_text(with_tables(page.read_text("utf-8")), "utf-8")
-    charts.draw(forest(*FOUND), DOCS / "images" / "found")
-    for kind in (".pdf", ".png"):
-        (DOCS / "images" / f"found{kind}").unlink()
+    for name, chart in CHARTS.items():
+        charts.draw(chart(), DOCS / "images" / name)
+        for kind in (".pdf", ".png"):
+            (DOCS / "images" / f"{name}{kind}").unlink()

@@ -57,7 +57,7 @@ def outside_of_tables(evidence):
 def test_only_the_rule_of_the_report_gives_verdicts(evidence):
     """The text around the tables gives none, so that it cannot contradict ``tpl report``."""
     table = evidence.TABLES["claims"]()
-    for name in ("oct", "chest-quarter", "kvasir"):
+    for name in evidence.CLAIMED:
         for verdict in evidence.verdicts(evidence.run_of(name)):
             line = f"| {verdict.claim.text} | {verdict.evidence} | {verdict.word} |"
             assert (line in table) == verdict.tested
@@ -86,15 +86,31 @@ def test_every_difference_in_the_text_is_in_a_table(evidence):
     assert [number for number in said if number not in tables] == []
 
 
-def test_the_forest_plot_is_of_the_rows(evidence):
-    """Its texts: the counts depend on every row, and text is the same whatever fonts there are."""
-    svg = (ROOT / "docs" / "images" / "found.svg").read_text("utf-8")
-    drawn = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
-    parts = evidence.forest(*evidence.FOUND)["vconcat"]
-    for part in parts:
-        assert part["title"] in drawn
-    trials = [point["trials"] for part in parts for point in part["data"]["values"]]
-    assert [text for text in drawn if re.fullmatch(r"\d+/\d+", text)] == trials
+def test_the_charts_are_of_the_rows(evidence, tmp_path):
+    """Each mark has its values as its label, which is the same whatever fonts there are."""
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+
+    def marks(folder):
+        svg = (folder / f"{name}.svg").read_text("utf-8")
+        return re.findall(r'aria-label="([^"]*network: [^"]*)"', svg)
+
+    for name, chart in evidence.CHARTS.items():
+        assert f"(images/{name}.svg)" in page
+        evidence.charts.draw(chart(), tmp_path / name)
+        found = marks(ROOT / "docs" / "images")
+        assert found, "python docs/_ext/evidence.py draws them anew"
+        assert found == marks(tmp_path)
+
+
+def test_every_network_of_a_run_by_size_is_in_its_table_and_chart(evidence):
+    for name in evidence.SIZES:
+        run = evidence.run_of(name)
+        titles = {run.model_title(model) for model in run.models}
+        assert len(evidence.TABLES[name]().splitlines()) == 2 + len(titles)
+        if name in evidence.CHARTS:
+            for panel in evidence.CHARTS[name]()["hconcat"]:
+                assert {point["network"] for point in panel["data"]["values"]} == titles
+    assert "kvasir-sizes" in evidence.SIZES or "kvasir-sizes" not in evidence.TABLES
 
 
 def shown_in(cell):

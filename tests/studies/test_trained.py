@@ -382,7 +382,7 @@ def test_an_exported_program_has_no_decomposition_and_no_projection_in_it(run, t
     assert "tensorprojection" not in done.stdout.split()
 
 
-@pytest.mark.parametrize("model", ["base", "mpca", "hope"])
+@pytest.mark.parametrize("model", ["base", "mpca", "mpca-batch", "hope"])
 def test_networks_of_every_kind_are_exported(run, tmp_path, model):
     folder, file = run(models=(model,)), tmp_path / "model.onnx"
     tpl(export, folder, "--model", model, "--to", file)

@@ -79,6 +79,14 @@ CLAIMS = (
         *("loss", "tpl", "base", "lower", "each"),
     ),
     Claim(
+        "The validation loss of the 1×1 convolution rises in the later epochs.",
+        *("loss", "base", "base", "higher", "late"),
+    ),
+    Claim(
+        "The validation loss of TensorProjection rises in the later epochs.",
+        *("loss", "tpl", "tpl", "higher", "late"),
+    ),
+    Claim(
         "TensorProjection overfits less than the 1×1 convolution: at the end its validation loss "
         "is less far above its lowest.",
         *("loss", "tpl", "base", "lower", "rise"),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["lower", "higher", "equal"]
-Measure = Literal["first", "each", "last", "rise", "spread"]
+Measure = Literal["first", "each", "last", "rise", "late", "spread"]
 
 FIRST_SHARE = 0.25
 
@@ -39,11 +39,12 @@ class Claim:
         text: the claim as the paper makes it, in one sentence.
         metric: the name of the metric.
         model: the network that the claim is about.
-        than: the network that it is compared with.
+        than: the network that it is compared with; the same one if it is "late".
         direction: of the difference, model minus the other: "lower", "higher", or "equal".
         measure: the mean over the "first" epochs, "each" epoch, the "last" one, the "rise" of a
-            loss from its lowest value to its last, or the "spread" of the trials, which is the mean
-            width of the quartile band over the first epochs.
+            loss from its lowest value to its last, a "late" rise of one network's loss (its last
+            value minus that at the epoch with the lowest mean in the other trials), or the "spread"
+            of the trials, which is the mean width of the quartile band over the first epochs.
         margin: for "equal": the largest difference that still counts as equal.
         after: the claim is about epochs after this one; shorter runs decide nothing.
         channels: if given, the claim is only about networks with this many channels.

@@ -5,7 +5,7 @@ import scipy.fft
 import torch
 from torch import nn
 
-from tensorprojection import TensorProjection
+from tensorprojection import TensorProjection, init_from_data
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks.oct_cnn import HEADS, oct_cnn
 
@@ -108,6 +108,24 @@ def test_rivals_reduce_as_their_names_say():
         fixed(x).double(), torch.from_numpy(spectrum.copy()), rtol=0, atol=1e-4
     )
     assert parameters(fixed) == 0
+
+
+def test_mpca_of_each_batch():
+    layer = oct_cnn("mpca-batch", size=32).mpca4
+    first, second, other = (torch.rand(9, 32, 4, 4) for _ in range(3))
+
+    def by_mpca(x, of):
+        made = init_from_data(TensorProjection((32, 4, 4), (32, 2, 2)), of, sweeps=1)
+        return made(x).detach()
+
+    for batch in (first, second):  # its own directions, whatever came before
+        assert torch.allclose(layer(batch), by_mpca(batch, of=batch), atol=1e-5)
+    assert not torch.allclose(layer(first), by_mpca(first, of=second), atol=1e-2)
+    layer(second)
+    layer(other[:1])  # one image, or equal ones, have no directions
+    layer(other[:1].expand(5, -1, -1, -1))
+    assert torch.allclose(layer.eval()(other), by_mpca(other, of=second), atol=1e-5)
+    assert layer.train()(torch.full_like(other, torch.nan)).isnan().all()
 
 
 def test_inits_of_the_projection():

@@ -360,6 +360,22 @@ def test_a_rise_is_from_the_lowest_to_the_last(run):
     assert "epoch 3; the claim is about what comes after epoch 3" in verdict.evidence
 
 
+def test_a_late_rise_is_of_one_network_and_its_epoch_is_chosen_on_the_other_trials(run):
+    curves = read_run(run(observed=False))
+    flat = replace(curves, values={**curves.values, ("loss", "base"): np.full((7, 5), 0.5)})
+    claim = Claim("", "loss", "tpl1", "tpl1", "higher", "late")
+    rising = judge(shifted(flat, np.array([0.3, 0.1, 0.0, 0.1, 0.2])), claim)
+    assert rising.word == "supported"
+    assert "TensorProjection 1 +0.2" in rising.evidence
+    assert "higher in 7 of 7 trials" in rising.evidence
+    assert judge(shifted(flat, np.array([0.5, 0.4, 0.3, 0.2, 0.1])), claim).word == UNDECIDED
+    # Noise alone rises from its own lowest value in each trial, but not from that of the others.
+    noise = np.random.default_rng(1).normal(size=(7, 5))
+    assert judge(shifted(flat, noise), claim).word == UNDECIDED
+    first = {key: values[:1] for key, values in flat.values.items()}
+    assert judge(replace(flat, values=first), claim).word == UNDECIDED
+
+
 def test_a_narrower_band_of_the_first_epochs_is_seen(run):
     curves = read_run(run(trials=20, epochs=8, observed=False))
     base = curves.values["loss", "base"]

@@ -494,7 +494,13 @@ def stopping(kind, epoch):
     return say
 
 
-RESUMED = [("oct", "tpl2"), ("oct", "mpca"), ("chest", "tpl"), ("kvasir", "tpl")]
+RESUMED = [
+    ("oct", "tpl2"),
+    ("oct", "mpca"),
+    ("oct", "mpca-batch"),
+    ("chest", "tpl"),
+    ("kvasir", "tpl"),
+]
 
 
 @pytest.mark.parametrize(("name", "model"), RESUMED)

@@ -17,12 +17,18 @@ Note [Init by name]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from tensorprojection import TensorProjection, TransposeTensorProjection
+from tensorprojection import (
+    ProjectionValueError,
+    TensorProjection,
+    TransposeTensorProjection,
+    init_from_data,
+)
 from tensorprojection.functional import project
 from tensorprojection.nn.hope import HOPE
 
@@ -53,6 +59,30 @@ class Contraction(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_shape} -> {self.out_shape}"
+
+
+class BatchMPCA(nn.Module):
+    """Project each training batch by its own multilinear PCA, which has no gradient.
+
+    In eval mode the directions are those of the last training batch, so that an output depends on
+    its own image only. A batch that is too small to determine its directions takes those of the
+    batch before.
+
+    >>> layer = BatchMPCA((32, 12, 12), (32, 6, 6))
+    >>> layer(torch.rand(5, 32, 12, 12)).shape
+    torch.Size([5, 32, 6, 6])
+    """
+
+    def __init__(self, in_shape: Sequence[int], out_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.projection = TensorProjection(in_shape, out_shape).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) > 1:
+            with suppress(ProjectionValueError):  # too few images, or all the same
+                init_from_data(self.projection, x.detach(), sweeps=1)
+        z: Tensor = self.projection(x)
+        return z
 
 
 def keras_batch_norm(channels: int) -> nn.BatchNorm2d:

@@ -39,7 +39,7 @@ from tensorprojection import TensorProjection, init_from_data
 from tensorprojection.nn.hope import HOPE
 
 from ..errors import StudyError
-from .layers import Contraction, init_by_name
+from .layers import BatchMPCA, Contraction, init_by_name
 from .reductions import (
     GLOBAL_AVERAGE,
     Layers,
@@ -89,6 +89,9 @@ HEADS: dict[str, Reduction] = {
         lambda shape: {"contraction": Contraction(shape, halved(shape))},
     ),
     "mpca": Reduction("MPCA, frozen", _not_trained),  # see freeze_mpca
+    "mpca-batch": Reduction(
+        "MPCA of each batch", lambda shape: {"mpca": BatchMPCA(shape, halved(shape))}
+    ),
 }
 SIZED = "tpl-CxHxW, max-CxHxW, avg-CxHxW"
 # The poolings that a head replaces, if it is not the fourth alone.

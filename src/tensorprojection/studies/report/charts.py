@@ -146,16 +146,17 @@ def forest(run: Run, metric: str) -> Spec:
     return spec | {"title": capital(run.score_title(metric))}
 
 
-def frontier(run: Run, metric: str) -> Spec | None:
+def frontier(run: Run, metric: str, least: float = 1.2) -> Spec | None:
     """Return the mean score by the number of parameters; None if the networks are of one size.
 
+    They are of one size if the largest has less than ``least`` times the smallest's parameters.
     Bars are the intervals of the difference from the base, around the network's score. Networks of
     nearly one size are drawn side by side.
     """
     sizes = {table.form: table.total for table in run.layers[0]}
     rows = [row for row in of_metric(run, metric) if sizes.get(row.model)]
     smallest, largest = (end((sizes[row.model] for row in rows), default=1) for end in (min, max))
-    if BASE not in {row.model for row in rows} or largest < 1.2 * smallest:
+    if BASE not in {row.model for row in rows} or largest < least * smallest:
         return None
     near: dict[str, list[str]] = {}
     for row in rows:

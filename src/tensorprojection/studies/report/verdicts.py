@@ -29,9 +29,11 @@ RULE = (
     "claim about every epoch is supported if it holds at all epochs, and not supported if it is "
     "rejected at any.",
     f"The first epochs are the first {round(100 * FIRST_SHARE)} % of those planned, and their mean "
-    "is compared. Overfitting is the rise of a loss from its lowest value to its last. How much a "
-    "network varies is the mean width of its quartile band, with a bootstrap interval over the "
-    "trials. If the paper names an epoch, a run that ends before it decides nothing.",
+    "is compared. Overfitting is the rise of a loss from its lowest value to its last. A loss "
+    "rises late if its last value is above that at the epoch with the lowest mean in the other "
+    "trials: no trial selects its own epoch. How much a network varies is the mean width of its "
+    "quartile band, with a bootstrap interval over the trials. If the paper names an epoch, a run "
+    "that ends before it decides nothing.",
 )
 
 
@@ -57,7 +59,7 @@ def verdicts(run: Run) -> list[Verdict]:
 
 def judge(run: Run, claim: Claim) -> Verdict:
     """Return the verdict on one claim."""
-    if absent := [name for name in (claim.model, claim.than) if name not in run.models]:
+    if absent := [name for name in {claim.model: 0, claim.than: 0} if name not in run.models]:
         return _untested(claim, f"Not in this run: {', '.join(map(run.model_title, absent))}.")
     if claim.metric not in {metric.name for metric in run.metrics}:
         return _untested(claim, f"Not in this report: {claim.metric}.")
@@ -80,6 +82,9 @@ def judge(run: Run, claim: Claim) -> Verdict:
     if claim.measure == "rise":
         rises = [values[:, -1] - _lowest(values) for values in pair]
         by_trial, when = rises[0] - rises[1], f"rise from its lowest to {when}"
+    elif claim.measure == "late":
+        by_trial = pair[0][:, -1] - _lowest_of_others(pair[0])
+        when += " minus the epoch with the lowest mean of the other trials"
     elif claim.measure == "first":
         by_trial = (pair[0] - pair[1])[:, epochs <= first].mean(axis=1)
         when = f"mean of epochs 1 to {first}"
@@ -118,12 +123,23 @@ def _lowest(values: Floats) -> Floats:
     return np.where(np.isinf(lowest), np.nan, lowest)
 
 
+def _lowest_of_others(values: Floats) -> Floats:
+    """Return each trial's value at the epoch with the lowest mean of all other trials."""
+    whole, found = ~np.isnan(values).any(axis=1), np.full(len(values), np.nan)
+    if whole.sum() > 1:
+        others = values[whole].sum(axis=0) - values[whole]
+        found[whole] = values[whole][np.arange(len(others)), others.argmin(axis=1)]
+    return found
+
+
 def _evidence(run: Run, claim: Claim, by_trial: Floats, when: str) -> str:
     found = estimate(run, by_trial)
     if found is None:
         return "No trial has both networks at these epochs."
     what = f"{capital(run.metric_title(claim.metric))}, {when}"
-    pair = f"{run.model_title(claim.model)} minus {run.model_title(claim.than)}"
+    pair = run.model_title(claim.model)
+    if claim.than != claim.model:
+        pair += f" minus {run.model_title(claim.than)}"
     ends = interval(found)
     ends = f"95 % interval {ends}" if ends and found.trials >= FEWEST else "too few to decide"
     side = "lower" if claim.direction == "lower" else "higher"
