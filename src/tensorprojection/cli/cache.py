@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
+
+from .terminal import table
 
 app = App(name="cache", help="The studies' images, copies and features on disk: list, clear them.")
 
@@ -14,39 +15,36 @@ app = App(name="cache", help="The studies' images, copies and features on disk: 
 @app.command(name="list")
 def list_() -> None:
     """Show each folder of the cache: what it is and was made from, its size, when it was used."""
-    from rich import box
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
     from rich.text import Text
 
     from ..studies.data.cache import DAY, cache_folder, entries
 
     found, console = entries(), Console()
     console.print(Text(f"{cache_folder()}: {_size(sum(entry.bytes for entry in found))}"))
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("folder", "kind", "study", "size", "days unused"):
-        table.add_column(column, justify="right" if column in ("size", "days unused") else "left")
-    table.add_column("made from", overflow="fold")
+    rows = []
     for e in found:
         days = f"{max(0.0, time.time() - e.used) / DAY:.1f}"
-        row = (e.path.name, e.kind, e.study or "–", _size(e.bytes), days, e.source or "–")
-        table.add_row(*map(escape, row))
+        names = (e.path.name, e.kind, e.study or "–", e.source or "–")
+        rows.append((*names, _size(e.bytes), days))
     if found:
-        console.print(table)
+        names = ("folder", "kind", "study", "made from")
+        console.print(table((*names, "size", "days unused"), rows, texts=4))
 
 
 @app.command
 def clear(
     *,
-    study: Annotated[str | None, Parameter(help="Only folders that this study made.")] = None,
-    older_than: Annotated[
-        float | None, Parameter(help="Only folders that were not used for this many days.")
-    ] = None,
+    study: str | None = None,
+    older_than: float | None = None,
 ) -> None:
     """Remove folders of the cache, all or some; they are made again when they are needed.
 
     The exit status is 1 if a folder could not be removed.
+
+    Args:
+        study: Only folders that this study made.
+        older_than: Only folders that were not used for this many days.
     """
     from ..studies.data.cache import clear
     from ..studies.registry import import_study

@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 
 from ..studies.data.splits import SplitRule
 from ..studies.errors import StudyError
+from .terminal import table
 
 if TYPE_CHECKING:
     from ..studies.data.check import Report
@@ -24,15 +25,13 @@ LOG_IN = (
 
 
 @app.command
-def get(
-    study: Annotated[str, Parameter(help="Which study's images.")],
-    /,
-    *,
-    out: Annotated[
-        Path | None, Parameter(help="A folder for them. Default: kagglehub's cache.")
-    ] = None,
-) -> None:
-    """Download a study's images from Kaggle, and print where they are."""
+def get(study: str, /, *, out: Path | None = None) -> None:
+    """Download a study's images from Kaggle, and print where they are.
+
+    Args:
+        study: Which study's images.
+        out: A folder for them. Default: kagglehub's cache.
+    """
     from ..studies.registry import import_study
 
     images = import_study(study).images
@@ -65,30 +64,26 @@ def _reason(error: Exception) -> str:
 
 @app.command
 def check(
-    path: Annotated[Path, Parameter(help="A folder or an .npz file.")],
+    path: Path,
     /,
     *,
-    study: Annotated[
-        str | None, Parameter(help="The study they are for. Default: by their layout.")
-    ] = None,
-    patients: Annotated[
-        Path | None, Parameter(help="A CSV file with the columns file and patient.")
-    ] = None,
-    patient_pattern: Annotated[
-        str | None,
-        Parameter(help=r"A regular expression for the patient in a file's name: 'P(\d+)_'."),
-    ] = None,
-    split: Annotated[
-        SplitRule,
-        Parameter(help="The split whose training and validation images are counted (trial 1)."),
-    ] = "image",
-    as_json: Annotated[
-        bool, Parameter(name="--json", negative="", help="Print the whole report as JSON.")
-    ] = False,
+    study: str | None = None,
+    patients: Path | None = None,
+    patient_pattern: str | None = None,
+    split: SplitRule = "image",
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Check images: counts by class, sizes, corrupted files, duplicates, patients in two parts.
+    r"""Check images: counts by class, sizes, corrupted files, duplicates, patients in two parts.
 
     The rules are those of a run. The exit status is 1 if there is a problem.
+
+    Args:
+        path: A folder or an .npz file.
+        study: The study they are for. Default: by their layout.
+        patients: A CSV file with the columns file and patient.
+        patient_pattern: A regular expression for the patient in a file's name: 'P(\d+)_'.
+        split: The split whose training and validation images are counted (trial 1).
+        as_json: Print the whole report as JSON.
     """
     from rich.console import Console
 
@@ -115,10 +110,7 @@ def check(
 
 
 def _show(report: Report) -> None:
-    from rich import box
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
     from rich.text import Text
 
     from ..studies.data.check import PART_ORDER
@@ -134,15 +126,13 @@ def _show(report: Report) -> None:
     }
     if len(rows) > 1:
         rows["total"] = [sum(column) for column in zip(*rows.values(), strict=True)]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("class")
-    for name in (*parts, *sets, "images", "%"):
-        table.add_column(name, justify="right")
-    for name, counts in rows.items():
-        share = f"{100 * counts[-1] / max(1, report.images):.2f}"
-        table.add_row(escape(name), *(f"{n:,}" for n in counts), share)
+    lines = [
+        (name, *(f"{n:,}" for n in counts), f"{100 * counts[-1] / max(1, report.images):.2f}")
+        for name, counts in rows.items()
+    ]
+    shown = table(("class", *parts, *sets, "images", "%"), lines)
     known = "" if report.patients is None else f", {report.patients} patients"
     first = f"{report.path}: {report.study}, {report.images} images{known}"
     if sets:
         first += f"; training and validation: split {report.split}"
-    Console().print(Text(first), table, Text("\n".join(report.lines())), sep="\n")
+    Console().print(Text(first), shown, Text("\n".join(report.lines())), sep="\n")

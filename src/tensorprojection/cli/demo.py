@@ -9,9 +9,7 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,11 +46,12 @@ print(abs(found - expected).max())
 """
 
 
-def demo(
-    *,
-    out: Annotated[Path, Parameter(help="Where the network and the pages go.")] = Path("runs/demo"),
-) -> None:
-    """Show the layer's speed, a swap in a trained network, its gradient, and recorded results."""
+def demo(*, out: Path = Path("runs/demo")) -> None:
+    """Show the layer's speed, a swap in a trained network, its gradient, and recorded results.
+
+    Args:
+        out: Where the network and the pages go.
+    """
     import torch
     from rich.console import Console
 

@@ -32,10 +32,10 @@ def command_line(tokens: Sequence[str]) -> App:
         help="The TensorProjection layer: the paper's studies, your data's spectra, and its speed.",
         version=__version__,
     )
-    app.command(study_command("run", run.run, run.flags_of, tokens))
+    app.command(study_command(run.run, tokens))
     for command in (demo, watch, report, export, predict, evaluate):
         app.command(command)
-    app.command(study_command("summary", summary.summary, summary.flags_of, tokens))
+    app.command(study_command(summary.summary, tokens, summary.of_networks))
     app.command(data.app)
     app.command(cache.app)
     app.command(spectra)

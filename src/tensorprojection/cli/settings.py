@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +20,10 @@ WHAT = Group("What is run", sort_key=0)
 HOW = Group("How it is run", sort_key=1)
 OF_HOW = ("threads", "device", "precision", "skip_unreadable")
 
+StudyName = Annotated[
+    str,
+    Parameter(name="STUDY", help="The study: oct, chest, kvasir, images, or a .py file with one."),
+]
 OwnStudy = Annotated[
     str | None,
     Parameter(help="The .py file of the run's own study. Its code is run, so it must be yours."),
@@ -46,33 +50,22 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def flag(kind: Any, group: Group, text: str) -> Any:
-    """Return the type of a flag, None if it is not given, with its help text."""
-    negative: dict[str, Any] = {"negative": ()} if kind is bool else {}
-    return Annotated[kind | None, Parameter(group=group, help=text, **negative)]
-
-
-def setting_flags(study: Study[Any] | None, names: Iterable[str] | None = None) -> Flags:
-    """Return a flag for each setting of the study; without one, of all of the paper's.
-
-    ``names`` are those of the settings that all studies share; default all.
-    """
+def setting_flags(study: Study[Any] | None) -> Flags:
+    """Return a flag for each setting of the study; without one, of all of the paper's."""
     from ..studies.registry import STUDIES
 
     shared = RunConfig.model_fields
-    fields = {n: (shared[n], HOW if n in OF_HOW else WHAT) for n in names or shared if n != "study"}
+    fields = {n: (shared[n], HOW if n in OF_HOW else WHAT) for n in shared if n != "study"}
     for known in STUDIES.values() if study is None else (study,):
         group = Group(f"{known.name.capitalize()} study")
         fields |= {name: (field, group) for name, field in own_settings(known.settings).items()}
-    # Lists are given with commas.
-    return {
-        name: flag(
-            str if field.annotation == tuple[str, ...] else field.annotation,
-            group,
-            field.description or "",
-        )
-        for name, (field, group) in fields.items()
-    }
+    flags = {}
+    for name, (field, group) in fields.items():
+        # Lists are given with commas.
+        kind = str if field.annotation == tuple[str, ...] else field.annotation
+        about = Parameter(group=group, help=field.description or "")
+        flags[name] = Annotated[kind | None, about]  # type: ignore[operator]
+    return flags
 
 
 def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,32 +79,46 @@ def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def study_command(
-    name: str,
-    function: Callable[..., Any],
-    flags: Callable[[Study[Any] | None], Flags],
+    function: Callable[..., None],
     tokens: Sequence[str],
+    of: Callable[[Study[Any] | None, str], bool] = lambda study, name: True,
 ) -> App:
-    """Return ``tpl NAME STUDY``, which calls ``function(study, **given)``.
+    """Return the command of a function of a study: its flags, and those of the study's settings.
 
-    Its flags are those of the study in the command line. Of another command its help is enough,
-    and no study is imported for it.
+    Of another command its help is enough, and no study is imported for it.
+
+    Args:
+        function: takes the study's name, its own flags, and the settings that are given.
+        tokens: the command line, whose study has the settings.
+        of: which settings of a study have a flag.
     """
-    app = App(name=name, help=function.__doc__, version_flags=())
-    if tokens[:1] != [name]:
+    app = App(
+        name=function.__name__,
+        help=function.__doc__,
+        version_flags=(),
+        group_parameters=HOW,
+        default_parameter=Parameter(negative=()),
+    )
+    if tokens[:1] != [function.__name__]:
         return app
-
-    def command(study: str, /, **given: Any) -> Any:
-        return function(study, **given)
-
-    P = inspect.Parameter
-    which = "The study: oct, chest, kvasir, images, or a .py file with one."
+    study, P = _study_in(tokens[1:]), inspect.Parameter
+    own = dict(inspect.signature(function, eval_str=True).parameters)
+    given = next(name for name, p in own.items() if p.kind is P.VAR_KEYWORD)
+    del own[given]
+    flags = {name: kind for name, kind in setting_flags(study).items() if of(study, name)}
     parameters = [
-        P("study", P.POSITIONAL_ONLY, annotation=Annotated[str, Parameter(help=which)]),
+        *own.values(),
         *(
-            P(flag, P.KEYWORD_ONLY, default=None, annotation=kind)
-            for flag, kind in flags(_study_in(tokens[1:])).items()
+            P(name, P.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in flags.items()
+            if name not in own
         ),
     ]
+
+    def command(*positional: Any, **named: Any) -> None:
+        function(*positional, **named)
+
+    command.__doc__ = function.__doc__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     app.default(command)

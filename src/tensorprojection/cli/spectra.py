@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from cyclopts import Parameter
 from numpy.typing import NDArray
 
 from .. import plot_spectra, suggest_out_shape
@@ -17,16 +16,19 @@ from ..studies.errors import StudyError
 
 def spectra(
     *,
-    data: Annotated[Path, Parameter(help="A .npy or .npz file; samples along the first axis.")],
-    energy: Annotated[float, Parameter(help="The share of the energy to keep.")] = 0.95,
-    array: Annotated[
-        str | None, Parameter(help="Which array of a .npz; else its only one, or 'images'.")
-    ] = None,
-    out: Annotated[
-        Path | None, Parameter(help="Where to draw the spectra, as .png or .pdf.")
-    ] = None,
+    data: Path,
+    energy: float = 0.95,
+    array: str | None = None,
+    out: Path | None = None,
 ) -> None:
-    """Print the energy by mode of stored data, and the smallest shape that keeps a share of it."""
+    """Print the energy by mode of stored data, and the smallest shape that keeps a share of it.
+
+    Args:
+        data: A .npy or .npz file; samples along the first axis.
+        energy: The share of the energy to keep.
+        array: Which array of a .npz; else its only one, or 'images'.
+        out: Where to draw the spectra, as .png or .pdf.
+    """
     if out is not None:
         check_drawable(out)
     suggestion = suggest_out_shape(load_array(data, array), energy)

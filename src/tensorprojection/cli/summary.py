@@ -14,32 +14,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from ..studies.config import RunConfig
+from .settings import StudyName
+from .terminal import table
+
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
     from ..studies.networks.layer_rows import ModelTable
     from ..studies.study import Study
-    from .settings import Flags
 
 
-# Settings of the paper's studies that change no network: they have no flag here.
-NOT_OF_NETWORKS = ("copies", "weights")
-
-
-def flags_of(study: Study[Any] | None) -> Flags:
+def of_networks(study: Study[Any] | None, name: str) -> bool:
+    """Return True for a setting that changes the networks, so that it has a flag here."""
     from ..studies.study import Study
-    from .settings import setting_flags
 
-    names = ["size", "models"]
-    if study is None or type(study).for_data is not Study.for_data:
-        names.insert(0, "data")  # its classes are those of the data
-    found = setting_flags(study, names)
-    if study is None or study.source is None:
-        found = {name: kind for name, kind in found.items() if name not in NOT_OF_NETWORKS}
-    return found | {"json": Annotated[bool | None, Parameter(help="Print JSON.", negative=())]}
+    if name == "data":  # of a study whose classes are those of the data
+        return study is None or type(study).for_data is not Study.for_data
+    if name in RunConfig.model_fields:
+        return name in ("size", "models")
+    own = study is not None and study.source is not None
+    return own or name not in ("copies", "weights")
 
 
-def summary(study: str, /, **given: Any) -> None:
+def summary(
+    study: StudyName,
+    /,
+    *,
+    as_json: Annotated[bool, Parameter(name="--json", help="Print JSON.")] = False,
+    **given: Any,
+) -> None:
     """Show the networks of a study, layer by layer, with notes where the paper's tables differ."""
     from rich.console import Console
 
@@ -49,8 +53,8 @@ def summary(study: str, /, **given: Any) -> None:
     known = import_study(study)
     settings = as_settings(known, given)
     made = tables(known.for_data(settings, None), **settings)
-    if given.get("json"):
-        print(as_json(made))
+    if as_json:
+        print(to_json(made))
     else:
         Console(highlight=False).print(render(made))
 
@@ -76,30 +80,26 @@ def tables(study: Study[Any], **settings: Any) -> list[ModelTable]:
 
 def render(tables: Sequence[ModelTable]) -> Group:
     """Return the tables one below the other, with their footnotes, for a rich console."""
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     notes = list(dict.fromkeys(row.note for t in tables for row in t.rows if row.note))
-    parts: list[Table | Text] = []
+    parts: list[RenderableType] = []
     for shown in tables:
-        # Narrow enough for 80 columns with the U-Net's longest names.
-        table = Table(title=shown.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for title in ("Layer (activation)", "Name", "Output shape"):
-            table.add_column(title, no_wrap=True)
-        table.add_column("Param #", justify="right", no_wrap=True)
+        rows = []
         for row in shown.rows:
             mark = f" [{notes.index(row.note) + 1}]" if row.note else ""
             shape = f"({', '.join(map(str, ('n', *row.output)))})"
             count = "-" if row.parameters is None else f"{row.parameters:,}"
-            table.add_row(Text(row.layer + mark), Text(row.name), shape, count)
-        table.add_section()
-        table.add_row("Total", "", "", f"{shown.total:,}")
-        parts.append(table)
+            rows.append((row.layer + mark, row.name, shape, count))
+        # Narrow enough for 80 columns with the U-Net's longest names.
+        made = table(("Layer (activation)", "Name", "Output shape", "Param #"), rows, texts=3)
+        made.add_section()
+        made.add_row("Total", "", "", f"{shown.total:,}")
+        parts += [Text(shown.title, "italic"), made, Text()]
     return Group(*parts, *(Text(f"[{k}] {note}") for k, note in enumerate(notes, start=1)))
 
 
-def as_json(tables: Sequence[ModelTable]) -> str:
+def to_json(tables: Sequence[ModelTable]) -> str:
     """Return the tables as JSON: a list of objects with study, form, title, rows and total."""
     return json.dumps([{**asdict(table), "total": table.total} for table in tables], indent=1)

@@ -6,10 +6,13 @@ import codecs
 import io
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last: its terminal was closed
 PLAIN = str.maketrans("×–—−·µ│─━", "x---.u|--")
@@ -82,6 +85,21 @@ codecs.register_error("tensorprojection.plain", _plain)
 
 class OutputError(Exception):
     """The standard output cannot be written. Not an ``OSError``: no file of a run is at fault."""
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> Table:
+    """Return a table for a rich console; the first columns are texts, the others numbers."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for k, name in enumerate(header):
+        made.add_column(Text(name), justify="left" if k < texts else "right", overflow="fold")
+    for row in rows:
+        # Texts are folded if there is no room, and numbers are not.
+        made.add_row(*(Text(cell, no_wrap=k >= texts) for k, cell in enumerate(row)))
+    return made
 
 
 @contextmanager

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from .settings import OwnStudy, TrialNumber, own_study
+from .terminal import table
 
 
 def export(
-    folder: Annotated[Path, Parameter(help="The folder of a run.")],
+    folder: Path,
     /,
     *,
-    model: Annotated[str, Parameter(help="Which of its networks.")],
-    to: Annotated[Path, Parameter(help="The file: model.onnx or model.pt2.")],
+    model: str,
+    to: Path,
     trial: TrialNumber = "best",
     study: OwnStudy = None,
 ) -> None:
@@ -24,6 +22,11 @@ def export(
 
     The projections are folded, so there is no decomposition in the file. The preprocessing is part
     of it. Before it is written, it is compared with the original on validation images.
+
+    Args:
+        folder: The folder of a run.
+        model: Which of its networks.
+        to: The file: model.onnx or model.pt2.
     """
     from rich.console import Console
 
@@ -43,26 +46,28 @@ def export(
 
 
 def predict(
-    network: Annotated[
-        Path, Parameter(help="An .onnx file of tpl export, or the folder of a run with --model.")
-    ],
+    network: Path,
     /,
-    *images: Annotated[Path, Parameter(help="Image files, or folders of them.")],
-    model: Annotated[str | None, Parameter(help="Which network of the run's folder.")] = None,
+    *images: Path,
+    model: str | None = None,
     trial: TrialNumber = "best",
-    csv: Annotated[Path | None, Parameter(help="Also write the classes to this file.")] = None,
-    out: Annotated[Path, Parameter(help="The folder that masks go to.")] = Path("masks"),
+    csv: Path | None = None,
+    out: Path = Path("masks"),
     study: OwnStudy = None,
 ) -> None:
     """Print classes with probabilities as a table, or write masks as PNG files.
 
     Images are preprocessed as in training. Files without a prediction are listed, and the exit code
     is 1.
+
+    Args:
+        network: An .onnx file of tpl export, or the folder of a run with --model.
+        images: Image files, or folders of them.
+        model: Which network of the run's folder.
+        csv: Also write the classes to this file.
+        out: The folder that masks go to.
     """
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from ..studies import trained
     from ..studies.errors import StudyError
@@ -91,13 +96,11 @@ def predict(
         trained.write_masks(found, out)
         console.print(f"{len(found)} masks in {out}.", soft_wrap=True, markup=False)
     elif found:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for name in ("file", "class", "probability"):
-            table.add_column(name, justify="right" if name == "probability" else "left")
-        for p in found:
-            share = f"{p.probabilities[p.best]:.4f}"
-            table.add_row(Text(str(p.file)), Text(record.class_names[p.best]), share)
-        console.print(table)
+        rows = [
+            (str(p.file), record.class_names[p.best], f"{p.probabilities[p.best]:.4f}")
+            for p in found
+        ]
+        console.print(table(("file", "class", "probability"), rows, texts=2))
         if csv is not None:
             write_whole(csv, trained.as_csv(record, found).encode())
             console.print(f"Table: {csv}", soft_wrap=True, markup=False)
@@ -110,19 +113,21 @@ def predict(
 
 
 def evaluate(
-    folder: Annotated[Path, Parameter(help="The folder of a run.")],
+    folder: Path,
     /,
     *,
-    data: Annotated[Path, Parameter(help="Images, as tpl run takes them: a folder, .npz, …")],
-    out: Annotated[
-        Path | None,
-        Parameter(help="The results' folder; evaluated-NAME in the run's folder by default."),
-    ] = None,
+    data: Path,
+    out: Path | None = None,
     study: OwnStudy = None,
 ) -> None:
     """Measure all saved networks on other images, paired by trial: a table and a page.
 
     Images that are among the run's own are counted: results on them are not held-out results.
+
+    Args:
+        folder: The folder of a run.
+        data: Images, as tpl run takes them: a folder, .npz, …
+        out: The results' folder; evaluated-NAME in the run's folder by default.
     """
     from ..studies.trained import evaluate as measure
     from .report import report

@@ -8,21 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from .terminal import table
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 def watch(
-    folder: Annotated[Path, Parameter(help="The folder of a run that is under way.")],
+    folder: Path,
     /,
     *,
-    seconds: Annotated[float, Parameter(help="Seconds between two looks at the folder.")] = 5.0,
-    once: Annotated[bool, Parameter(negative=(), help="Look once, and end.")] = False,
+    seconds: float = 5.0,
+    once: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Show how far each network of a run is, until the last has finished.
 
     It only reads the run's files, so it works on another machine that sees the same disk; it waits
     for a run that has not begun to train. Ctrl-C ends the watching, not the run.
+
+    Args:
+        folder: The folder of a run that is under way.
+        seconds: Seconds between two looks at the folder.
+        once: Look once, and end.
     """
     import time
 
@@ -72,16 +79,10 @@ def look(folder: Path) -> tuple[list[dict[str, Any]], bool]:
 
 def shown(folder: Path, lines: list[dict[str, Any]]) -> RenderableType:
     """Return a table of the networks, and what it shows."""
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     titles = list(dict.fromkeys(title for line in lines for title in line))
-    for title in titles:
-        table.add_column(Text(title), justify="left" if title == "network" else "right")
-    for line in lines:
-        table.add_row(*(Text(str(line.get(title, "–"))) for title in titles))
+    rows = [[str(line.get(title, "–")) for title in titles] for line in lines]
     note = "medians of the trials, each at its last epoch so far, and the time of training."
-    return Group(table, Text(f"{folder}: {note}"))
+    return Group(table(titles, rows), Text(f"{folder}: {note}"))

@@ -13,7 +13,7 @@ import scipy.stats
 from cyclopts import App
 from rich.console import Console
 
-from tensorprojection.cli.report import report
+from tensorprojection.cli.report import render, report
 from tensorprojection.studies import kvasir
 from tensorprojection.studies.config import RunConfig, read_toml, resolve
 from tensorprojection.studies.data.images import ImageSet
@@ -448,7 +448,7 @@ def test_the_terminals_table_fits_80_columns_with_all_numbers_whole(run, study):
     found = read_run(run(study, ("base", "tpl-aggressive"), trials=30, epochs=25))
     console = Console(width=80, highlight=False)
     with console.capture() as capture:
-        console.print(tables.render(found))
+        console.print(render(found))
     text = capture.get()
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     for row in found.comparisons:

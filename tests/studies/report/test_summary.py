@@ -5,7 +5,7 @@ import torch
 from by_name import tables
 from rich.console import Console
 
-from tensorprojection.cli.summary import as_json, render, summary
+from tensorprojection.cli.summary import render, summary, to_json
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks.oct_cnn import HEADS, oct_cnn
 from tensorprojection.studies.networks.unet import FORMS, unet
@@ -218,7 +218,7 @@ def test_printed_tables_mark_each_footnote_once_below():
 
 def test_json_says_the_same():
     made = tables("chest")
-    read = json.loads(as_json(made))
+    read = json.loads(to_json(made))
     assert [(t["study"], t["form"], t["title"], t["total"]) for t in read] == [
         (t.study, t.form, t.title, t.total) for t in made
     ]
@@ -253,7 +253,7 @@ def test_wrong_arguments(wrong, rule):
 def test_the_command_prints_tables_or_json(capsys):
     summary("oct")
     assert "215,028" in capsys.readouterr().out
-    summary("chest", json=True, backbone="efficientnet-lite0")
+    summary("chest", as_json=True, backbone="efficientnet-lite0")
     assert json.loads(capsys.readouterr().out)[1]["rows"][1]["parameters"] == 81_920
 
 

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich import box
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from ..results import BY_CLASS, TEST
 from .run import LOSS, Run
@@ -301,23 +297,6 @@ def ranked(run: Run, metric: str) -> list[Comparison]:
 
 
 # Formats
-
-
-def render(run: Run) -> Group:
-    """Return the tables and notes, for a rich console of 80 columns."""
-    parts: list[Table | Text] = [Text(headline(run)), Text()]
-    for grid in grids(run):
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        for k, name in enumerate(grid.header):
-            right = k >= grid.texts
-            table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-        for row in grid.rows:
-            # Ranges and intervals go below, so that names are folded and numbers are not.
-            shown = [text.replace(" [", "\n[").replace(" to ", "\nto ") for text in row]
-            texts, numbers = shown[: grid.texts], shown[grid.texts :]
-            table.add_row(*map(Text, texts), *(Text(text, no_wrap=True) for text in numbers))
-        parts += [Text(f"{run.title}: {grid.title}", "italic"), table, Text()]
-    return Group(*parts, *(Text(note) for note in notes(run)))
 
 
 def as_markdown(run: Run) -> str:
