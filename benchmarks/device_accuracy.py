@@ -4,8 +4,8 @@
 
 For each condition of W it prints the worst over scales of W of 1e-3, 1 and 1e3, both kinds of ε
 and some sizes: the largest error of an entry of U, and the relative error of dL/dW, both before any
-rounding to float32. The reference is NumPy's singular value decomposition of W in float64, which never squares
-the condition; `tests/ops/test_polar.py` compares it with 60 digits.
+rounding to float32. The reference is NumPy's singular value decomposition of W in float64, which
+never squares the condition; `tests/ops/test_polar.py` compares it with 60 digits.
 """
 
 from __future__ import annotations
