@@ -1,8 +1,8 @@
-"""The chest study's 30 trials with cached features, beside recomputing them every epoch.
+"""Estimate the time of the chest study's 30 trials, with cached and with recomputed features.
 
-An epoch of the head on cached features is measured, and the frozen network on some of the images;
-the whole is extrapolated from these, as recomputing everything would take days. The weights do not
-matter for the time, so DenseNet121 is timed with random ones.
+It measures an epoch of the head on cached features, and the frozen network on some of the images.
+Both totals are extrapolated: recomputing everything would take days. The weights do not change the
+time, so DenseNet121 has random ones.
 
     python benchmarks/chest_cache.py --data chest_160.npz
 """
@@ -26,7 +26,7 @@ from tensorprojection.studies.training.train import train
 
 
 def random_densenet121(folder: Path) -> Path:
-    """A file of random weights that the study takes for DenseNet121's."""
+    """Write random weights of DenseNet121 to a file that the study reads; returns the file."""
     from monai.networks.nets import DenseNet121
 
     path = folder / "densenet121.pth"

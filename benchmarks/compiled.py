@@ -1,11 +1,12 @@
-"""What torch.compile adds to the step of a layer, in CPU time of one thread.
+"""Measure what torch.compile adds to a training step of a layer, in CPU time of one thread.
 
-That is disturbed least by a busy machine.
+A busy machine changes CPU time less than wall time.
 
     python benchmarks/compiled.py --rounds 15
 
 One line per case and memory format: compiled / eager, median and quartiles over rounds, and
-what compiling adds. The last line is the floor: a graph of the same form that computes nothing.
+what compiling adds. The last line is the lower bound: a graph of the same form that computes
+nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def cpu_seconds(call: Callable[[], None], calls: int) -> float:
 
 
 class Nothing(nn.Module):
-    """Four tensors in, one operator each way, as a layer of three modes; nothing is computed."""
+    """A module with the graph of a layer of three modes, whose ops compute nothing."""
 
     def __init__(self, compiled: bool) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""Measure how exact U and its gradient are with matrix products only, as on accelerators.
+"""Measure the errors of U and its gradient with matrix products only, as on accelerators.
 
     python benchmarks/device_accuracy.py
 
-The worst over scales of W of 1e-3, 1 and 1e3, both kinds of ε, and some sizes, by W's condition:
-the largest error of an entry of U, and the relative error of dL/dW, both before any rounding to
-float32. The reference is NumPy's singular value decomposition of W in float64, which never squares
-the condition; `tests/ops/test_polar.py` compares it with 60 digits.
+For each condition of W it prints the worst over scales of W of 1e-3, 1 and 1e3, both kinds of ε
+and some sizes: the largest error of an entry of U, and the relative error of dL/dW, both before any
+rounding to float32. The reference is NumPy's singular value decomposition of W in float64, which
+never squares the condition; `tests/ops/test_polar.py` compares it with 60 digits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def with_condition(p: int, q: int, condition: float, scale: float) -> Matrix:
 
 
 def exact(W: Matrix, D: Matrix, eps: float, relative: bool) -> tuple[Matrix, Matrix]:
-    """U, and dL/dW for D = dL/dU, by W's singular values."""
+    """Return U, and dL/dW for D = dL/dU, from W's singular value decomposition."""
     left, sigma, right = np.linalg.svd(W, full_matrices=False)
     q = len(sigma)
     s = np.sqrt(sigma**2 + eps**2 * (np.mean(sigma**2) if relative else 1.0))
@@ -48,7 +48,7 @@ def exact(W: Matrix, D: Matrix, eps: float, relative: bool) -> tuple[Matrix, Mat
 
 
 def errors(p: int, q: int, condition: float, scale: float, eps_mode: str) -> tuple[float, float]:
-    """The largest error of an entry of U, and the relative error of the gradient."""
+    """Return the largest error of an entry of U, and the relative error of the gradient."""
     W = with_condition(p, q, condition, scale)
     D = np.random.default_rng(1).standard_normal((p, q))
     eps, relative = EPS[eps_mode], eps_mode == "relative"

@@ -1,4 +1,4 @@
-"""The layer on a CUDA GPU: does it wait, can it be captured, how fast is it, how much memory.
+"""Measure the layer on a CUDA GPU: synchronizations, CUDA graphs, speed and memory.
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --cases OCT-2 chest --rounds 20
@@ -56,7 +56,7 @@ class Setting(NamedTuple):
 
 
 class Failed(Exception):  # noqa: N818
-    """It ran, and what it found is not as it should be."""
+    """A check that ran and failed."""
 
 
 def _tcl(case: Case) -> nn.Module:
@@ -87,7 +87,7 @@ def waits(setting: Setting) -> str:
 def captured(
     step: Callable[[], tuple[Tensor, ...]],
 ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
-    """The step as a graph, and where its results will lie."""
+    """Capture the step as a CUDA graph; returns the graph and the tensors of its results."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -121,7 +121,7 @@ def compiled(setting: Setting) -> str:
 
 
 def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest by norm; more than TF32 can explain is a failure."""
+    """Return the largest relative error by norm; raise if it is more than TF32's."""
     pairs = zip(found, expected, strict=True)
     difference = max(float((a - b).norm() / b.norm()) for a, b in pairs)
     if not difference <= 1e-2:
@@ -153,7 +153,7 @@ def ratios(setting: Setting) -> str:
 
 
 def _take_turns(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds by contender and round."""
+    """Return milliseconds by contender and round."""
     for step in contenders.values():
         for _ in range(WARM_UP):
             step()
@@ -200,7 +200,7 @@ PARTS: dict[str, Part] = {
 
 
 def attempt(part: Part, setting: Setting) -> tuple[bool, str]:
-    """Whether it ran and held, and what it says."""
+    """Return True if the part ran and passed, and its line."""
     try:
         return True, part(setting)
     except Failed as failure:
@@ -214,7 +214,7 @@ def _first_line(error: Exception) -> str:
 
 
 def run(parts: dict[str, Part], settings: Sequence[Setting]) -> int:
-    """Prints a line per part and case; 1 if one did not run or hold."""
+    """Print a line per part and case; return 1 if one did not run or failed."""
     failed = []
     for setting in settings:
         title = f"{setting.case.name}, {setting.memory_format}"

@@ -1,4 +1,4 @@
-"""Throughput of trials: two jobs on two cores beside one single-threaded job.
+"""Measure the throughput of two jobs on two cores, relative to one single-threaded job.
 
 python benchmarks/jobs.py
 """
@@ -20,7 +20,7 @@ from tensorprojection.studies.training.job import Epoch, Job
 
 
 def rate(config: RunConfig, inputs: RunInputs, jobs: int) -> float:
-    """Epochs per second, from the first of every process to the last but ``jobs``."""
+    """Return epochs per second, from the first of every process to the last but ``jobs``."""
     with tempfile.TemporaryDirectory() as folder:
         task = Task(OCT, config, inputs, Path(folder), code_version())
         events = run_jobs([Job(trial, "base") for trial in range(jobs)], jobs, task)

@@ -1,12 +1,11 @@
-"""MPCA beside TensorLy's partial Tucker decomposition: the same data, ranks and sweeps.
+"""Time MPCA and TensorLy's partial Tucker decomposition on the same data, ranks and sweeps.
 
     python benchmarks/mpca.py
     python benchmarks/mpca.py --sweeps 5 --rounds 7 --json runs/mpca.json
 
-The contenders take turns, so that what disturbs the machine disturbs them alike; a ratio is the
-median over rounds of TensorLy's time / MPCA's in the same round, with its smallest and largest.
-Set OMP_NUM_THREADS=1 where other work keeps the cores busy: threads that wait for each other then
-measure that work, not this.
+The contenders take turns, so that other load on the machine affects both. A ratio is the median
+over rounds of TensorLy's time / MPCA's in the same round, with its smallest and largest. Set
+OMP_NUM_THREADS=1 on a busy machine.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SHAPE, RANKS = (32, 32, 16), (16, 16, 8)
 
 
 def data(samples: int) -> np.ndarray:
-    """Smooth random tensors plus noise, float32, centred."""
+    """Return smooth random tensors plus noise, float32, centred."""
     random = np.random.default_rng(0)
     x = random.standard_normal((samples, *SHAPE), dtype=np.float32)
     for axis, size in enumerate(SHAPE, start=1):

@@ -1,8 +1,8 @@
-"""OCT CNN training, images per second, beside Keras 3 on its torch backend.
+"""Measure training of the OCT CNN in images per second, beside Keras 3 on its torch backend.
 
-The same network, batch and images, in turns; two threads in one process each. Then the way that
-``tpl run`` takes: one single-threaded process per core, in both precisions. And the share of a step
-spent on input.
+Both train the same network on the same batches, in turns, with two threads in one process. The next
+lines are for one single-threaded process per core, as in ``tpl run``, in both precisions. The last
+one is the share of a step that is spent on input.
 
     python benchmarks/oct_training.py
 """
@@ -38,7 +38,7 @@ def samples(batch: int, precision: Precision = "32-true") -> OctData:
 
 
 def our_step(model: str, data: OctData) -> Callable[[], None]:
-    """A step as a study takes it, input included."""
+    """Return a training step as in a study, input included."""
     network: Any = oct_cnn(model).to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     rows = np.arange(len(data.images))
@@ -87,7 +87,7 @@ def _one_core(batch: int, precision: Precision, seconds: float, ready: Any, rate
 
 
 def two_processes(batch: int, precision: Precision, seconds: float) -> float:
-    """Images per second of one single-threaded process per core, together."""
+    """Return the images per second of one single-threaded process per core, together."""
     context = multiprocessing.get_context("spawn")
     ready, rates = context.Barrier(2), context.Queue()
     with settings_to_inherit():

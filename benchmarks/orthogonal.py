@@ -1,4 +1,4 @@
-"""tp.orthogonal beside torch's three orthogonal maps and geotorch: time, exactness, what works.
+"""Compare tp.orthogonal with torch's three orthogonal maps and geotorch: time, errors, features.
 
     python benchmarks/orthogonal.py --rounds 5
 

@@ -1,4 +1,4 @@
-"""Trials on Ray beside trials in local processes: epochs per second, Ray / local.
+"""Measure trials on Ray relative to trials in local processes: epochs per second.
 
 python benchmarks/trials_on_ray.py --rounds 3
 """

@@ -2,8 +2,8 @@
 
 The encoder is a TensorProjection, the decoder its transpose with the same W's, trained on the mean
 squared error of OCT phantoms less their mean. MPCA solves the same problem directly, by alternating
-eigendecompositions, so that on the training images it is the mark to reach, not to beat: what is
-left between the two is what gradient descent has not found yet.
+eigendecompositions. On the training images its error is the one to reach: gradient descent has not
+converged as long as the autoencoder's error is larger.
 
     python examples/autoencoder.py                  # prints the errors, draws autoencoder.png
     python examples/autoencoder.py --sides 12 12    # a smaller code
@@ -28,12 +28,12 @@ from matplotlib import pyplot as plt
 
 
 def images(n: int, seed: int) -> Tensor:
-    """Phantoms in 0 … 1."""
+    """Return phantoms in 0 … 1."""
     return torch.from_numpy(phantoms.make(n, seed).images).float() / 255
 
 
 def train(model: nn.Module, x: Tensor, epochs: int, batch: int = 50) -> None:
-    """Adam on the mean squared error, with a rate that falls to 0."""
+    """Run Adam on the mean squared error, with a learning rate that falls to 0."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     steps = epochs * -(-len(x) // batch)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -46,12 +46,12 @@ def train(model: nn.Module, x: Tensor, epochs: int, batch: int = 50) -> None:
 
 
 def lost(x: Tensor, reconstructed: Tensor) -> float:
-    """The share of the images' variation about the mean that the reconstruction lacks."""
+    """Return the share of the images' variation about the mean that the reconstruction lacks."""
     return ((x - reconstructed).square().sum() / x.square().sum()).item()
 
 
 def draw(path: Path, columns: dict[str, Tensor]) -> None:
-    """One row per image, one column per method, all on one grey scale."""
+    """Draw one row per image and one column per method, all on one grey scale."""
     rows = len(next(iter(columns.values())))
     size = (2.2 * len(columns), 2.2 * rows + 0.3)
     figure, axes = plt.subplots(rows, len(columns), figsize=size, squeeze=False)
@@ -94,8 +94,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{len(seen)} phantoms of {shape} to a code of {code}; the share of their variation")
         print("that is lost:        training  held out")
         print(f"  random projection            {start:9.5f}")
-        for name, ways in (("tied autoencoder", autoencoder), ("MPCA", by_mpca)):
-            errors = lost(seen, ways(seen)), lost(held_out, ways(held_out))
+        for name, both in (("tied autoencoder", autoencoder), ("MPCA", by_mpca)):
+            errors = lost(seen, both(seen)), lost(held_out, both(held_out))
             print(f"  {name:17} {errors[0]:10.5f} {errors[1]:9.5f}")
         four = held_out[:4]
         columns = {"phantom": four, "autoencoder": autoencoder(four), "MPCA": by_mpca(four)}

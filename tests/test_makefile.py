@@ -1,6 +1,7 @@
 """What `make test` and `make test-all` run, with stand-ins for the tools."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -92,6 +93,32 @@ def test_a_failure_is_one(code, make):
 
 def test_no_test_at_all_is_a_failure(make):
     assert make("test", light=5) == (2, ["not heavy"])
+
+
+# Figures
+
+
+def test_make_figures_runs_every_benchmark_that_a_page_names():
+    pages = [
+        ROOT / "README.md",
+        *(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts),
+    ]
+    text = "".join(page.read_text("utf-8") for page in pages)
+    named = set(re.findall(r"python (benchmarks/\w+\.py)", text)) - {"benchmarks/gpu.py"}  # no GPU
+    assert len(named) >= 5
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    done = subprocess.run(
+        ["make", "--dry-run", "VENV=absent", "PYTHON=python", "IMAGES=images", "figures"],
+        cwd=ROOT,
+        env={**os.environ, "MAKEFLAGS": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [name for name in named if name not in done.stdout] == []
+    for drawn in ("docs/_ext/evidence.py", "drawings/hero.py", "tpl report", "tpl bench"):
+        assert drawn in done.stdout
 
 
 # The browser

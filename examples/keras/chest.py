@@ -23,10 +23,10 @@ FORMS = ("base", "tpl")
 
 
 def head(form: str = "tpl", side: int = 5, channels: int = 1024) -> keras.Model:
-    """The paper's section 3.2.2: what is trained, on DenseNet121's features."""
+    """Return the trained part of the paper's section 3.2.2, which takes DenseNet121's features."""
     reduce = {
         "base": layers.Conv2D(64, 1, name="conv"),
-        "tpl": TensorProjection((None, None, 64), kernel_initializer="normal", name="projection"),
+        "tpl": TensorProjection((None, None, 64), name="projection"),
     }[form]
     return keras.Sequential(
         [
@@ -42,7 +42,7 @@ def head(form: str = "tpl", side: int = 5, channels: int = 1024) -> keras.Model:
 
 
 def features(n: int, seed: int, size: int, backbone: keras.Model) -> tuple[np.ndarray, np.ndarray]:
-    """The backbone's features of phantoms, and their classes."""
+    """Return the backbone's features of phantoms, and their classes."""
     made = phantoms.make(n, seed, size)
     x = np.repeat(made.images[..., None].astype(np.float32), 3, axis=-1)
     x = keras.applications.densenet.preprocess_input(x)

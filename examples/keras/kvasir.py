@@ -1,8 +1,9 @@
-"""The paper's U-Net for polyps in Keras: its last pooling and first enlargement by projections.
+"""The paper's U-Net for polyps in Keras: projections for the last pooling and first up-sampling.
 
     KERAS_BACKEND=jax python examples/keras/kvasir.py --form tpl
 
-trains on phantoms, which are generated: pip install "tensorprojection[keras,studies]".
+trains on phantoms, which are generated: pip install "tensorprojection[keras,studies]". The paper
+initializes with ``--init normal``.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from keras import layers, ops
 from tensorprojection.keras import TensorProjection, TransposeTensorProjection
 from tensorprojection.studies.data.phantoms import polyp as phantoms
 
-FORMS = {"base": 2, "tpl": 2, "tpl-aggressive": 4}  # by what factor the fourth reduction shrinks
+FORMS = {"base": 2, "tpl": 2, "tpl-aggressive": 4}  # the factor of the fourth reduction
 
 
-def network(form: str = "tpl", channels: int = 16, size: int = 128) -> keras.Model:
-    """The paper's section 3.3.2."""
+def network(
+    form: str = "tpl", channels: int = 16, size: int = 128, init: str = "dct"
+) -> keras.Model:
+    """Return a network of the paper's section 3.3.2."""
     widths = [channels, 2 * channels, 4 * channels, 8 * channels]
     side, small = size // 8, size // 8 // FORMS[form]
     if form == "base":
         down, up = layers.MaxPooling2D(), layers.Conv2DTranspose(widths[-1], 2, strides=2)
     else:
-        down = TensorProjection((small, small, None), kernel_initializer="normal", name="down4")
-        up = TransposeTensorProjection((side, side, None), kernel_initializer="normal", name="up4")
+        down = TensorProjection((small, small, None), kernel_initializer=init, name="down4")
+        up = TransposeTensorProjection((side, side, None), kernel_initializer=init, name="up4")
 
     x = inputs = keras.Input((size, size, 3))
     skips = []
@@ -55,13 +58,13 @@ def encode(x: Any, width: int) -> Any:
 
 
 def dice_loss(masks: Any, found: Any) -> Any:
-    """1 - Dice over the whole batch, with the paper's smoothing of 1."""
+    """Return 1 − Dice over the whole batch, with the paper's smoothing of 1."""
     both = ops.sum(masks * found)
     return 1 - (2 * both + 1) / (ops.sum(masks) + ops.sum(found) + 1)
 
 
 def images(n: int, seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Phantoms in 0 … 1, and their masks."""
+    """Return phantoms in 0 … 1, and their masks."""
     made = phantoms.make(n, seed, size)
     return made.images.astype(np.float32) / 255, made.masks[..., None].astype(np.float32)
 
@@ -69,6 +72,7 @@ def images(n: int, seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 def main(arguments: Sequence[str] | None = None) -> keras.callbacks.History:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--form", choices=tuple(FORMS), default="tpl")
+    parser.add_argument("--init", choices=("dct", "auto", "normal"), default="dct")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--channels", type=int, default=16)
     parser.add_argument("--train", type=int, default=300)
@@ -76,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> keras.callbacks.History:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=20)
     options = parser.parse_args(arguments)
-    model = network(options.form, options.channels, options.size)
+    model = network(options.form, options.channels, options.size, options.init)
     iou = keras.metrics.BinaryIoU([1], threshold=0.5, name="iou")
     model.compile(keras.optimizers.Adam(1e-3), dice_loss, metrics=[iou])
     return model.fit(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The module of each name that is loaded when it is asked for ("" for a module itself), so that
+# The module of each name that is loaded on first use ("" for a module itself), so that
 # `import tensorprojection` loads no framework.
 _MODULES = {
     "FrozenProjection": "nn.frozen",

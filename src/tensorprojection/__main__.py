@@ -1,4 +1,4 @@
-"""``python -m tensorprojection`` is ``tpl``; both begin here."""
+"""The entry point of ``tpl`` and of ``python -m tensorprojection``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .cli.terminal import exit_while_starting
 
 
 def main() -> None:
-    """The command line; without the packages it needs, one line that says how to get them."""
+    """Run the command line; if a package is missing, print one line that says how to install it."""
     exit_while_starting()
     try:
         from .cli.main import main as run

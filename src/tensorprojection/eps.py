@@ -12,7 +12,7 @@ DEFAULT_EPS: dict[str, float] = {"absolute": 1e-3, "relative": 1e-5}
 
 
 def check_eps(eps: float | None, eps_mode: EpsMode) -> float:
-    """ε as a number whose square can be added, the default for None."""
+    """Return ε as a number whose square can be added; the default for None."""
     if eps_mode not in get_args(EpsMode):
         raise ProjectionValueError(f"Expected eps_mode 'absolute' or 'relative', got {eps_mode!r}.")
     if eps is None:

@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 def read_shape(name: str, shape: Sequence[int | None], *, none_allowed: bool) -> tuple[Any, ...]:
-    """A feature shape as a tuple of positive ints (and None where that is allowed)."""
+    """Return a feature shape as a tuple of positive ints, and of None if that is allowed."""
     if isinstance(shape, np.ndarray) and shape.ndim == 1:
         shape = shape.tolist()
     if isinstance(shape, int | str) or not isinstance(shape, Sequence):
@@ -43,7 +43,7 @@ def read_shape(name: str, shape: Sequence[int | None], *, none_allowed: bool) ->
 def complete(
     in_shape: Shape, out_shape: Sequence[int | None], *, transposed: bool
 ) -> tuple[int, ...]:
-    """out_shape with None filled in, checked: a projection shrinks, a transposed one enlarges."""
+    """Return out_shape with None filled in; raise if a mode grows (transposed: shrinks)."""
     if len(in_shape) != len(out_shape):
         raise ProjectionValueError(
             f"Expected in_shape and out_shape to have one entry per mode each, got {in_shape} "
@@ -65,7 +65,7 @@ def complete(
 
 
 def per_mode(name: str, value: Any, order: int) -> tuple[Any, ...]:
-    """One value for all modes, or a sequence with one per mode."""
+    """Return one value per mode, from one for all modes or a sequence."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != order:
             raise ProjectionValueError(
@@ -77,7 +77,7 @@ def per_mode(name: str, value: Any, order: int) -> tuple[Any, ...]:
 
 
 def check_shape(shape: Sequence[int | None], in_shape: Sequence[int | None]) -> None:
-    """An input's shape must end in in_shape; None in either stands for any size."""
+    """Raise an error unless shape ends in in_shape; None in either stands for any size."""
     order = len(in_shape)
     tail = tuple(shape[len(shape) - order :]) if len(shape) >= order else ()
     if tail == in_shape or (
@@ -93,7 +93,7 @@ def check_shape(shape: Sequence[int | None], in_shape: Sequence[int | None]) -> 
 
 
 def not_floating(name: str, dtype: object) -> ProjectionTypeError:
-    """The error for a tensor of integers, booleans or complex numbers."""
+    """Return the error for a tensor of integers, booleans or complex numbers."""
     return ProjectionTypeError(f"Expected {name} to be a real floating-point tensor, got {dtype}.")
 
 

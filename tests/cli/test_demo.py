@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked wit
 def small(monkeypatch):
     monkeypatch.setattr(demo, "RACES", ("Kvasir-16 up", "OCT-1"))
     monkeypatch.setattr(demo, "ROUNDS", 2)
-    monkeypatch.setattr(demo, "FOUND", (("kvasir", "tpl-dct", "iou"),))
+    monkeypatch.setattr(demo, "FOUND", ("oct-sizes",))
     monkeypatch.setenv("COLUMNS", "100")
 
 
@@ -53,19 +53,16 @@ def test_it_times_swaps_exports_steps_and_shows_the_recorded_rows(tmp_path, tpl)
     assert float(difference) < 1e-5
     # Gradients
     assert re.findall(r"(\d+) of 144 weights are NaN", out) == ["144", "0"]
-    # Real images: the counts, from the rows themselves
-    rows = polars.read_parquet(demo.RESULTS / "kvasir" / "results.parquet")
-    wide = rows.filter(polars.col("model").is_in(["base", "tpl-dct"])).pivot(
-        "model", index=["trial", "epoch"], values="iou"
-    )
-    ahead = [
-        int((part["tpl-dct"] > part["base"]).sum())
-        for part in (wide.filter(polars.col("epoch") == epoch) for epoch in (1, 16))
-    ]
-    assert f"in {ahead[0]} of 8 trials after epoch 1, in {ahead[1]} after epoch 16" in out
-    page = tmp_path / "kvasir" / "report.html"
+    # Real images: the count, from the rows themselves
+    rows = polars.read_parquet(demo.RESULTS / "oct-sizes" / "results.parquet")
+    best = rows.sort("loss").group_by("model", "trial").first()
+    pairs = best.pivot("model", index="trial", values="test_loss")
+    ahead = int((pairs["tpl-16x3x3"] < pairs["base"]).sum())
+    assert "TensorProjection to 16 × 3 × 3 has the lowest test loss" in out
+    assert f"better in {ahead} of {len(pairs)} trials" in out
+    page = tmp_path / "oct-sizes" / "report.html"
     assert f"Open in a browser: {page}" in lines
-    assert "Kvasir" in page.read_text(encoding="utf-8")
+    assert "Retinal OCT" in page.read_text(encoding="utf-8")
 
 
 def test_with_the_studies_extra_alone_and_outside_of_a_clone(tmp_path, tpl, monkeypatch):

@@ -42,12 +42,12 @@ class _Multilinear(keras.layers.Layer):  # type: ignore[misc]
 
 
 def _reconstruction_error(x: Any, z: Any, Us: Sequence[Any], transposed: bool) -> Any:
-    """The root mean square of what the back-projection of Z misses of X, averaged over samples."""
+    """Return the mean over samples of the RMS of X minus the back-projection of Z."""
     return _mean_rms(x - ops.multilinear(z, Us, transposed=not transposed))
 
 
 def _spread(x: Any, z: Any, Us: Sequence[Any], transposed: bool) -> Any:
-    """The root mean square distance of Z's samples from their mean, averaged over samples."""
+    """Return the mean over samples of the RMS deviation of Z from its mean."""
     return _mean_rms(z - keras.ops.mean(z, axis=0, keepdims=True))
 
 
@@ -67,7 +67,7 @@ _PENALTIES: dict[str, Callable[[Any, Any, Sequence[Any], bool], Any]] = {
 
 
 class _Projection(_Multilinear):
-    """The part that both layers share: the W's, and the map made of them."""
+    """Base of the two layers: the W's, and the map made of them."""
 
     transposed: ClassVar[bool]
 
@@ -131,7 +131,7 @@ class _Projection(_Multilinear):
         self.built = True
 
     def _full_shape(self, in_shape: Sequence[Size]) -> tuple[Size, ...]:
-        """out_shape with None filled in, and checked against the input's shape."""
+        """Return out_shape with None filled in; raise if it does not fit the input's shape."""
         if len(in_shape) == self.order:
             for k, (p, q) in enumerate(zip(in_shape, self.out_shape, strict=True), start=1):
                 if p is None and q is not None:
@@ -171,7 +171,7 @@ class _Projection(_Multilinear):
         ]
 
     def _constants(self) -> list[Any]:
-        """The U's as NumPy arrays, also while an exporter traces the layer."""
+        """Return the U's as NumPy arrays, also while an exporter traces the layer."""
         with ops.outside_trace():
             # Not `value`, which may be a tracer.
             Us = self._projections([None if W is None else W._value for W in self.Ws])

@@ -1,8 +1,8 @@
 """W -> U on TensorFlow, in float64 inside, with derivatives of every order.
 
 Only H = (WᵀW + ε²I)^(1/2), its inverse G and the solution of a Lyapunov equation have gradients of
-their own. The gradients of the three need nothing but the three, so that V and s may be constants
-and no gradient goes through a decomposition. The rest, U = W G, is TensorFlow's to differentiate.
+their own. These gradients need H, G and such solutions only, so V and s may be constants
+and no gradient goes through a decomposition. TensorFlow differentiates the rest, U = W G.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _decompose(A: Tensor, eps: float, relative: bool) -> _Spectrum:
 
 
 def _root(W: Tensor, S: _Spectrum) -> Tensor:
-    """H, the root of M = WᵀW + ε²I."""
+    """Return H, the square root of M = WᵀW + ε²I."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def function(W: Tensor) -> Any:
@@ -85,7 +85,7 @@ def _root(W: Tensor, S: _Spectrum) -> Tensor:
 
 
 def _inverse(H: Tensor, S: _Spectrum) -> Tensor:
-    """G, the inverse of H."""
+    """Return G, the inverse of H."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def function(H: Tensor) -> Any:
@@ -99,7 +99,7 @@ def _inverse(H: Tensor, S: _Spectrum) -> Tensor:
 
 
 def _lyapunov(H: Tensor, C: Tensor, S: _Spectrum) -> Tensor:
-    """The X with H X + X H = C."""
+    """Return the X with H X + X H = C."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def function(H: Tensor, C: Tensor) -> Any:
@@ -126,7 +126,7 @@ _NEGLIGIBLE = 1e-13  # of R's norm: a column that is shorter has no direction
 
 
 def orthogonal_columns(R: Tensor) -> tuple[Tensor, Tensor]:
-    """R V with orthogonal columns, and the orthogonal V, for a square R; in no order."""
+    """Return R V with orthogonal columns, in any order, and the orthogonal V, for a square R."""
     q = int(R.shape[-1])
     n = q + q % 2  # a column of zeros is added to an odd number
     stacked = tf.pad(tf.concat([R, tf.eye(q, dtype=R.dtype)], axis=0), [[0, 0], [0, n - q]])
