@@ -65,7 +65,7 @@ def test_every_command_is_understood(command):
 def test_the_hours_are_those_of_the_last_cell():
     import torch
 
-    code = re.findall(r"```\{code-cell\} ipython3\n(from torch.utils.flop.*?)```", TEXT, re.S)[-1]
+    code = re.findall(r"```\{code-cell\} ipython3\n(from functools.*?)```", TEXT, re.S)[-1]
     with redirect_stdout(io.StringIO()):
         exec(code, scope := {"torch": torch})
     shown = {row[0]: row[2:4] for row in ROWS if row[1].startswith("`tpl run")}
