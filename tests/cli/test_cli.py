@@ -450,6 +450,8 @@ def finished(tmp_path):
                         "accuracy": 0.5,
                         "f1": 0.5,
                         "seconds": 0.1,
+                        "train_images": 45,
+                        "validation_images": 19,
                         "code": "0.1.0 abc, torch 2",
                     }
                     for epoch in (1, 2)

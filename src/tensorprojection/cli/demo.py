@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 OURS = "TensorProjection"
 RACES = ("Kvasir-64 up", "Kvasir-64")  # the middle of the paper's U-Net, upward and downward
 ROUNDS = 5
-# Of the rows in RESULTS: the run's folder, a network of it, and the metric to compare by.
-FOUND = (
-    ("oct", "tpl1-block3", "loss"),
-    ("chest-quarter", "tpl", "loss"),
-    ("kvasir", "tpl-dct", "iou"),
-)
+FOUND = ("oct-sizes", "chest-sizes", "kvasir")  # folders of RESULTS
 RESULTS = Path(__file__).parents[3] / "docs" / "results"  # of a clone; an installation has none
 ONLINE = "https://github.com/tensorprojection/tensorprojection/blob/main/docs/results.md"
 
@@ -221,21 +216,14 @@ def recorded(console: Console, out: Path) -> str:
     """Write the pages of the recorded runs; returns the one to open."""
     from ..studies.report import page
     from ..studies.report.run import read_run
+    from ..studies.report.tables import headline
 
     if not RESULTS.is_dir():
         console.print(f"The rows of the recorded runs come with a clone of the project: {ONLINE}")
         return ONLINE
     pages = []
-    for folder, model, metric in FOUND:
-        run = read_run(RESULTS / folder)
-        sign = 1 if run.metric(metric).higher_is_better else -1
-        ahead = (sign * (run.values[metric, model] - run.values[metric, "base"]) > 0).sum(axis=0)
-        console.print(
-            f"{run.title}. {run.model_title(model)} beside {run.model_title('base')}: better "
-            f"{run.metric_title(metric)} in {ahead[0]} of {len(run.trials)} trials after epoch 1, "
-            f"in {ahead[-1]} after epoch {run.epochs[-1]}"
-        )
-        pages.append(page.write([run], out / folder))
-        console.print(f"  {pages[-1]}")
-    console.print("The inits shown were chosen on these same runs; the pages have all networks.")
+    for name in FOUND:
+        run = read_run(RESULTS / name)
+        pages.append(page.write([run], out / name))
+        console.print(f"{run.title}. {headline(run)}\n  {pages[-1]}")
     return str(pages[0])
