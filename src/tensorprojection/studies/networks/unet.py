@@ -43,6 +43,7 @@ from torch import Tensor, nn
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import InitName
 
+from ..errors import StudyError
 from .layers import init_by_name, keras_batch_norm
 
 IMAGE_CHANNELS = 3
@@ -93,14 +94,14 @@ def unet(form: str, channels: int = 16, size: int = 128, *, leaky: bool = False)
     TensorProjection((128, 16, 16) -> (128, 8, 8), eps=0.001, init='normal', 256 parameters)
     """
     if form not in FORMS:
-        raise ValueError(f"Expected a form of {', '.join(map(repr, FORMS))}, got {form!r}.")
+        raise StudyError(f"Expected a form of {', '.join(map(repr, FORMS))}, got {form!r}.")
     if channels < 1:
-        raise ValueError(f"Expected at least 1 channel, got {channels}.")
+        raise StudyError(f"Expected at least 1 channel, got {channels}.")
     step = 8 * FORMS[form].factor
     if size < step or size % step:
-        raise ValueError(f"Expected a size divisible by {step} for {form!r}, got {size}.")
+        raise StudyError(f"Expected a size divisible by {step}, got {size}.")
     if leaky and FORMS[form].init is None:
-        raise ValueError(f"Expected leaky with a projection only, got form {form!r}.")
+        raise StudyError(f"Expected leaky with a projection only, got form {form!r}.")
     return init_by_name(lambda: UNet(FORMS[form], channels, size, leaky))
 
 

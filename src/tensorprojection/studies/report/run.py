@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ..config import PHANTOMS, RunConfig
 from ..config import read_run as read_config
 from ..errors import NotImportedError, StudyError
-from ..networks.layer_rows import ModelTable, tables_for
+from ..networks.layer_rows import ModelTable
 from ..observed import Observed, Samples, read_observed, read_samples
 from ..registry import config_of, find_study
 from ..results import (
@@ -134,7 +134,7 @@ class Run:
         if self.study is None:
             return [], "Name the study to show them: its code is not run otherwise."
         try:
-            known = {table.form: table for table in tables_for(self.study, self.config)}
+            known = {table.form: table for table in self.study.tables(self.config)}
         except StudyError as error:
             return [], str(error)
         return [known[model] for model in self.models if model in known], ""
