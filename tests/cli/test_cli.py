@@ -146,7 +146,7 @@ MISTAKES = [
     (["run", "oct", "--data", "nowhere"], "nowhere: No such file"),
     (["run", "oct", "--size", "40"], "Expected a size divisible by 16, got 40"),
     (["run", "chest", "--size", "80"], "Expected a size divisible by 32, got 80"),
-    (["run", "kvasir", "--size", "40"], "Expected a size divisible by 16 for"),
+    (["run", "kvasir", "--size", "40"], "Expected a size divisible by 16, got 40"),
     (["run", "oct", "--preset", "smoke", "--split", "as-shipped"], "Split by image"),
     (
         ["run", "chest", "--preset", "smoke", "--backbone", "vgg"],
@@ -450,6 +450,8 @@ def finished(tmp_path):
                         "accuracy": 0.5,
                         "f1": 0.5,
                         "seconds": 0.1,
+                        "train_images": 45,
+                        "validation_images": 19,
                         "code": "0.1.0 abc, torch 2",
                     }
                     for epoch in (1, 2)

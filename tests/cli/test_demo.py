@@ -3,7 +3,6 @@
 import re
 
 import numpy as np
-import polars
 import pytest
 
 from tensorprojection.cli import demo

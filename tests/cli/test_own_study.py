@@ -182,10 +182,10 @@ COMMANDS = [
 
 
 NETWORKS = [
-    ("None", "base fails for images of shape (2, 1, 16, 16): AttributeError: 'NoneType' "),
+    ("None", "base fails for images of 16 × 16: AttributeError: 'NoneType' "),
     ("nn.Flatten()", "base has no parameters, so there is nothing to train."),
     ("nn.Linear(config.size, 3)", "Expected base to give shape (2, 2) for two images, got (2, 1, "),
-    ("nn.Linear(5, 2)", "base fails for images of shape (2, 1, 16, 16): RuntimeError: mat1"),
+    ("nn.Linear(5, 2)", "base fails for images of 16 × 16: RuntimeError: mat1"),
 ]
 
 

@@ -71,11 +71,10 @@ def tables(study: Study[Any], **settings: Any) -> list[ModelTable]:
         settings: those that change the networks, such as ``size``; the paper's unless given.
     """
     from ..studies.config import resolve
-    from ..studies.networks.layer_rows import tables_for
 
     preset = "paper" if "paper" in study.presets else None
     every = {"models": tuple(study.models)}
-    return tables_for(study, resolve(study, preset, None, every | settings))
+    return study.tables(resolve(study, preset, None, every | settings))
 
 
 def render(tables: Sequence[ModelTable]) -> Group:

@@ -6,11 +6,10 @@ the originals and of their augmented copies, which are cached.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -19,11 +18,10 @@ from .config import RunConfig
 from .data.augment import Augmentation
 from .data.images import ImageKind
 from .data.phantoms import chest as phantoms
-from .errors import StudyError
 from .inputs import Copies, Frozen
-from .networks.backbones import BACKBONES, check_backbone
+from .networks.backbones import BACKBONES
 from .networks.chest_head import HEADS, chest_head, find_head, init_from_mpca
-from .networks.layer_rows import LayerRow, ModelTable, layer_rows, left_to_the_loss, not_the_papers
+from .networks.layer_rows import not_the_papers
 from .study import Study
 
 IMAGES = ImageKind(
@@ -104,7 +102,7 @@ CLAIMS = (
 def network(config: ChestConfig, model: str, first: Tensor) -> nn.Module:
     channels, side = BACKBONES[config.backbone].channels, config.size // 32
     made = chest_head(model, channels, side, len(IMAGES.class_names), dropout=config.dropout)
-    if model == "tpl-mpca":
+    if model == "tpl-mpca" and not first.is_meta:
         init_from_mpca(made, first)
     return made
 
@@ -115,14 +113,6 @@ class ChestStudy(Study[ChestConfig]):
     def title_of(self, model: str) -> str:
         return find_head(model).title
 
-    def check_networks(self, config: ChestConfig) -> None:
-        check_backbone(config.backbone)
-        if config.size % 32:
-            raise StudyError(f"Expected a size divisible by 32, got {config.size}.")
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            for model in config.models:
-                chest_head(model, BACKBONES[config.backbone].channels, config.size // 32)
-
     def copies(self, config: ChestConfig) -> Copies:
         return Copies(COPIES, CHANGES)
 
@@ -130,25 +120,14 @@ class ChestStudy(Study[ChestConfig]):
         weights = None if config.weights is None else Path(config.weights)
         return Frozen(config.backbone, weights)
 
-    def tables(self, config: ChestConfig) -> Iterator[ModelTable]:
-        """The networks layer by layer, with notes where the paper's table differs."""
-        self.check_networks(config)
-        size = config.size
-        frozen, side = BACKBONES[config.backbone], size // 32
-        features = LayerRow(frozen.title, "backbone", (side, side, frozen.channels), None)
-        notes = {
+    def notes(self, config: ChestConfig, model: str) -> Mapping[str, str]:
+        papers = model in PAPER["models"]
+        return {
+            "dense1": "" if papers else not_the_papers(self.title_of(model)),
             "dropout": "Not in the paper, but in its authors' code.",
             "dense2": "The paper prints 7 outputs and 1,799, but there are 4 classes: "
-            f"256 · 4 + 4 = 1,028. {left_to_the_loss('softmax')}",
+            "256 · 4 + 4 = 1,028.",
         }
-        for form in config.models:
-            own = {}
-            if form not in PAPER["models"]:
-                own["dense1"] = not_the_papers(self.title_of(form))
-            head = chest_head(form, frozen.channels, side, dropout=config.dropout)
-            rows = layer_rows(head, (frozen.channels, side, side), "softmax", notes | own)
-            title = f"Chest X-ray, {size} × {size}, {frozen.title}: {form}"
-            yield ModelTable("chest", form, title, (features, *rows))
 
 
 CHEST = ChestStudy(

@@ -108,11 +108,6 @@ class ImagesStudy(Study[ImagesConfig]):
         weights = None if config.weights is None else Path(config.weights)
         return None if self.backbone is None else Frozen(self.backbone, weights)
 
-    def check_networks(self, config: ImagesConfig) -> None:
-        step = 32 if self.images.masks or self.backbone else 16
-        if config.size % step:
-            raise StudyError(f"Expected a size divisible by {step}, got {config.size}.")
-
 
 def kind_of(data: Path, masks: Path | None = None) -> ImageKind:
     """Return what the images of a folder or an .npz file are: their classes or masks, their mode.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -14,9 +13,8 @@ from .config import RunConfig
 from .data.augment import Augmentation
 from .data.images import ImageKind
 from .data.phantoms import polyp as phantoms
-from .errors import StudyError
 from .inputs import Copies, RunInputs, Samples, open_samples
-from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
+from .networks.layer_rows import not_the_papers
 from .networks.unet import FORMS, unet
 from .study import Study
 
@@ -114,20 +112,12 @@ def claims() -> Iterator[Claim]:
 
 
 def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
-    leaky = config.leaky and FORMS[model].projects
+    leaky = config.leaky and FORMS[model].init is not None
     return unet(model, config.channels, config.size, leaky=leaky)
 
 
 class KvasirStudy(Study[KvasirConfig]):
     """Section 3.3: masks, trained on augmented copies alone."""
-
-    def check_networks(self, config: KvasirConfig) -> None:
-        for model in config.models:
-            step = 8 * FORMS[model].factor
-            if config.size % step:
-                raise StudyError(
-                    f"Expected a size divisible by {step} for {model}, got {config.size}."
-                )
 
     def copies(self, config: KvasirConfig) -> Copies:
         return Copies(config.copies, CHANGES)
@@ -136,21 +126,11 @@ class KvasirStudy(Study[KvasirConfig]):
         before = self.preprocess(config)
         return open_samples(config, inputs, before, originals_train=False, counts=SPLIT)
 
-    def tables(self, config: KvasirConfig) -> Iterator[ModelTable]:
-        """The networks layer by layer; the paper draws them and prints no parameters."""
-        size, channels = config.size, config.channels
-        notes = {
-            "output": "The paper draws this network and prints no parameters. "
-            + left_to_the_loss("sigmoid")
+    def notes(self, config: KvasirConfig, model: str) -> Mapping[str, str]:
+        return {
+            "down4": "" if model in PAPERS_FORMS else not_the_papers(FORMS[model].title),
+            "output": "The paper draws this network and prints no parameters.",
         }
-        for form in config.models:
-            own = {}
-            if form not in PAPERS_FORMS:
-                own["down4"] = not_the_papers(FORMS[form].title)
-            made = network(config, form, torch.empty(0))
-            rows = layer_rows(made, (3, size, size), "sigmoid", notes | own)
-            title = f"Kvasir-SEG, {size} × {size}, {channels} channels: {form}"
-            yield ModelTable("kvasir", form, title, rows)
 
     def describe(self, config: KvasirConfig) -> tuple[str, ...]:
         return f"{config.size} × {config.size}", f"{config.channels} channels"

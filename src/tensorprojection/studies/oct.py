@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tensorprojection.nn.hope import HOPE
@@ -15,7 +14,7 @@ from .claims import Claim
 from .config import RunConfig
 from .data.images import ImageKind
 from .data.phantoms import oct as phantoms
-from .networks.layer_rows import ModelTable, layer_rows, left_to_the_loss, not_the_papers
+from .networks.layer_rows import not_the_papers
 from .networks.layers import Repeated
 from .networks.oct_cnn import HEADS, find_head, freeze_mpca, oct_cnn
 from .study import Study
@@ -92,7 +91,7 @@ def claims() -> Iterator[Claim]:
 
 def network(config: RunConfig, model: str, first: Tensor) -> nn.Module:
     made = oct_cnn(model, len(IMAGES.class_names), size=config.size)
-    if model == "mpca":
+    if model == "mpca" and not first.is_meta:
         freeze_mpca(made, first)
     return made
 
@@ -103,11 +102,6 @@ class OctStudy(Study[RunConfig]):
     def title_of(self, model: str) -> str:
         return find_head(model).title
 
-    def check_networks(self, config: RunConfig) -> None:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            for model in config.models:
-                oct_cnn(model, size=config.size)
-
     def preprocess(self, config: RunConfig) -> nn.Module:
         """Gray pixels as three equal channels."""
         return Repeated()
@@ -117,18 +111,14 @@ class OctStudy(Study[RunConfig]):
         layers = [layer for layer in network.modules() if isinstance(layer, HOPE)]
         return HOPE_BETA * layers[0].penalty() if layers else None
 
-    def tables(self, config: RunConfig) -> Iterator[ModelTable]:
-        """The networks layer by layer, with notes where the paper's table differs."""
-        size = config.size
-        for form in config.models:
-            notes = {"dense2": left_to_the_loss("softmax")}
-            if form not in PAPER["models"]:
-                notes["dense1"] = not_the_papers(self.title_of(form))
-            if (form, size) == ("tpl2", 96):
-                notes["flatten"] = "The paper prints 1152, but 6 · 6 · 20 = 720."
-                notes["dense1"] = "The paper prints 295,168, but 720 · 256 + 256 = 184,576."
-            rows = layer_rows(oct_cnn(form, size=size), (3, size, size), "softmax", notes)
-            yield ModelTable("oct", form, f"OCT, {size} × {size}: {form}", rows)
+    def notes(self, config: RunConfig, model: str) -> Mapping[str, str]:
+        if (model, config.size) == ("tpl2", 96):
+            return {
+                "flatten": "The paper prints 1152, but 6 · 6 · 20 = 720.",
+                "dense1": "The paper prints 295,168, but 720 · 256 + 256 = 184,576.",
+            }
+        papers = model in PAPER["models"]
+        return {} if papers else {"dense1": not_the_papers(self.title_of(model))}
 
 
 OCT = OctStudy(

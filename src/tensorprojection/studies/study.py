@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol
@@ -16,8 +16,8 @@ from .config import C, RunConfig
 from .data.images import ImageKind
 from .errors import StudyError
 from .inputs import Copies, Data, Frozen, Progress, RunInputs, open_samples, prepare
-from .networks.backbones import BACKBONES, backbone
-from .networks.layer_rows import ModelTable, layer_rows
+from .networks.backbones import BACKBONES, backbone, find_backbone
+from .networks.layer_rows import LayerRow, ModelTable, layer_rows
 from .training.metrics import (
     CLASSIFICATION,
     SEGMENTATION,
@@ -188,38 +188,77 @@ class Study(Generic[C]):
         """Return what distinguishes a run with these settings, for headings."""
         return (f"{config.size} × {config.size}",)
 
-    def tables(self, config: C) -> Iterable[ModelTable]:
-        """Yield the networks of these settings layer by layer, with notes on the paper."""
+    def notes(self, config: C, model: str) -> Mapping[str, str]:
+        """Return notes on layers of a network, such as differences from the paper, by their names.
+
+        The note on the last layer is followed by one on its activation.
+        """
+        return {}
+
+    # The networks
+
+    def example(self, config: C) -> Tensor:
+        """Return random inputs of the networks: two images after the preprocessing, or features."""
         frozen, size = self.frozen(config), config.size
-        shape: tuple[int, ...] = (3 if self.images.mode == "RGB" else 1, size, size)
-        if frozen is not None:
-            shape = (BACKBONES[frozen.name].channels, size // 32, size // 32)
-        for model in config.models:
-            rows = layer_rows(self.network(config, model, torch.empty(1, *shape)), shape)
-            title = f"{self.title}, {size} × {size}: {model}"
-            yield ModelTable(self.images.name, model, title, rows)
+        if frozen is None:
+            channels = 3 if self.images.mode == "RGB" else 1
+            return self.preprocess(config)(torch.rand(2, channels, size, size))  # type: ignore[no-any-return]
+        if size % 32:
+            raise StudyError(f"Expected a size divisible by 32, got {size}.")
+        return torch.rand(2, find_backbone(frozen.name).channels, size // 32, size // 32)
+
+    def tables(self, config: C) -> list[ModelTable]:
+        """Return the networks of these settings, layer by layer; ``StudyError`` if one fails.
+
+        Nothing but shapes is computed, on the meta device: the largest U-Net takes no time there.
+        """
+        found, last, frozen = [], "", self.frozen(config)
+        if type(self).loss is Study.loss:
+            last = "sigmoid" if self.images.masks else "softmax"
+        try:
+            with torch.device("meta"), torch.random.fork_rng(devices=[]):
+                x = self.example(config)
+                for model in config.models:
+                    network = self.network(config, model, x)
+                    rows = layer_rows(network, x, last, self.notes(config, model))
+                    if frozen is not None:
+                        output = (*x.shape[2:], x.shape[1])
+                        rows.insert(0, LayerRow(BACKBONES[frozen.name].title, "backbone", output))
+                    title = f"{self.title}, {', '.join(self.describe(config))}: {model}"
+                    found.append(ModelTable(self.name, model, title, tuple(rows)))
+        except StudyError:
+            raise
+        except Exception as error:  # of an own study's code: it may not take images
+            first = (str(error).splitlines() or [""])[0]
+            raise StudyError(
+                f"The networks of {self.name} could not be called with an image of {config.size} × "
+                f"{config.size} ({type(error).__name__}: {first}). A study of other samples "
+                "overrides `example`."
+            ) from error
+        return found
 
     def check_networks(self, config: C) -> None:
         """Raise a ``StudyError`` for a network that fails on two random images.
 
-        Only a study of plain images is checked: the samples of others are not known yet.
+        Only an own study of images computes their outputs; one of other samples is not checked.
         """
-        if type(self).open is not Study.open or self.frozen(config):
+        if self.source is None:
+            self.tables(config)
             return
-        size, channels = config.size, 3 if self.images.mode == "RGB" else 1
-        shape = (2, 1, size, size) if self.images.masks else (2, len(self.images.class_names))
+        if type(self).open is not Study.open:
+            return
+        size, classes = config.size, len(self.images.class_names)
+        shape = (2, 1, size, size) if self.images.masks else (2, classes)
         for model in config.models:
             try:
                 with torch.random.fork_rng(devices=[]), torch.no_grad():
-                    x = torch.rand(2, channels, size, size)
-                    x = self.preprocess(config)(x)
+                    x = self.example(config)
                     network = self.network(config, model, x)
                     found = tuple(network.eval()(x).shape)
             except Exception as error:
                 first = (str(error).splitlines() or [""])[0]
                 raise StudyError(
-                    f"{model} fails for images of shape {(2, channels, size, size)}: "
-                    f"{type(error).__name__}: {first}"
+                    f"{model} fails for images of {size} × {size}: {type(error).__name__}: {first}"
                 ) from error
             if not any(p.requires_grad for p in network.parameters()):
                 raise StudyError(f"{model} has no parameters, so there is nothing to train.")

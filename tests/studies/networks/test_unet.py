@@ -5,6 +5,7 @@ from torch import nn
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import INITS
 from tensorprojection.studies.data.phantoms import polyp
+from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks.unet import FORMS, unet
 from tensorprojection.studies.training.metrics import dice_loss
 
@@ -202,15 +203,15 @@ def test_learns_four_phantoms(form):
     ("wrong", "rule"),
     [
         ({"form": "tpl1"}, "a form of 'base', 'tpl', 'tpl-aggressive', .*, got 'tpl1'"),
-        ({"form": "base", "size": 100}, "divisible by 16 for 'base', got 100"),
-        ({"form": "tpl", "size": 0}, "divisible by 16 for 'tpl', got 0"),
-        ({"form": "tpl-aggressive", "size": 144}, "divisible by 32 for 'tpl-aggressive', got 144"),
+        ({"form": "base", "size": 100}, "divisible by 16, got 100"),
+        ({"form": "tpl", "size": 0}, "divisible by 16, got 0"),
+        ({"form": "tpl-aggressive", "size": 144}, "divisible by 32, got 144"),
         ({"form": "tpl", "channels": 0}, "at least 1 channel, got 0"),
         ({"form": "base", "leaky": True}, "leaky with a projection only, got form 'base'"),
     ],
 )
 def test_wrong_arguments(wrong, rule):
-    with pytest.raises(ValueError, match=rule):
+    with pytest.raises(StudyError, match=rule):
         unet(**wrong)
 
 

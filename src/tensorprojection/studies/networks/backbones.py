@@ -85,16 +85,17 @@ def backbone(name: str, weights: Path | None = None) -> nn.Module:
     return network.requires_grad_(False).eval()
 
 
-def check_backbone(name: str) -> None:
-    """Raise a ``StudyError`` if there is no backbone of that name."""
+def find_backbone(name: str) -> Backbone:
+    """Return the backbone of that name; ``StudyError`` if there is none."""
     if name not in BACKBONES:
         raise StudyError(f"Expected a backbone of {', '.join(BACKBONES)}, got {name!r}.")
+    return BACKBONES[name]
 
 
 def find_weights(name: str, weights: Path | None = None) -> Path:
     """Return the file of weights: the given one, or the network's own, downloaded if needed."""
-    check_backbone(name)
-    return BACKBONES[name].find() if weights is None else weights
+    known = find_backbone(name)
+    return known.find() if weights is None else weights
 
 
 # Weights

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import StudyError
 from .unet import Join
 
 
@@ -25,7 +23,7 @@ class LayerRow:
     layer: str
     name: str
     output: tuple[int, ...]
-    parameters: int | None  # None: frozen, and so not counted
+    parameters: int | None = None  # None: frozen, and so not counted
     note: str = ""
 
 
@@ -48,29 +46,6 @@ def not_the_papers(title: str) -> str:
     return f"Not one of the paper's networks: {title}."
 
 
-def left_to_the_loss(activation: str) -> str:
-    return f"The {activation} is left to the loss; the network gives logits."
-
-
-def tables_for(study: Any, config: Any) -> list[ModelTable]:
-    """Return a table for each of the study's networks; ``StudyError`` if they cannot be made.
-
-    Nothing but shapes is computed, on the meta device: the largest U-Net takes no time there.
-    """
-    try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            return list(study.tables(config))
-    except StudyError:
-        raise
-    except Exception as error:  # of the study's code: a study of features may not take images
-        first = (str(error).splitlines() or [""])[0]
-        raise StudyError(
-            f"The networks of {study.name} could not be called with an image of {config.size} × "
-            f"{config.size} ({type(error).__name__}: {first}). A study of other samples overrides "
-            "`tables`."
-        ) from error
-
-
 # The names of the paper, which are Keras's. Any other layer goes by the name of its class.
 _NAMES: dict[type[nn.Module], str] = {
     nn.AvgPool2d: "AveragePooling2D",
@@ -85,11 +60,8 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu"}
 
 
 def layer_rows(
-    network: nn.Module,
-    shape: tuple[int, ...],
-    last: str = "",
-    notes: Mapping[str, str] | None = None,
-) -> tuple[LayerRow, ...]:
+    network: nn.Module, x: Tensor, last: str, notes: Mapping[str, str]
+) -> list[LayerRow]:
     """Return a row for each layer in the order in which they run, with its activation.
 
     ``last`` is the activation that the loss puts after the last layer, ``notes`` those by layer.
@@ -105,17 +77,16 @@ def layer_rows(
         frozen = not counts and any(True for _ in layer.parameters())
         parameters = None if frozen else sum(counts)
         output = output[0].movedim(0, -1)
-        rows.append(
-            LayerRow(title, name, tuple(output.shape), parameters, (notes or {}).get(name, ""))
-        )
+        rows.append(LayerRow(title, name, tuple(output.shape), parameters, notes.get(name, "")))
 
     for name, layer in _layers(network):
         layer.register_forward_hook(partial(look, name))
     with torch.no_grad():
-        network.to("meta").eval()(torch.empty(1, *shape))
+        network.eval()(x)
     if last:
-        rows[-1] = _with_activation(rows[-1], last)
-    return tuple(rows)
+        left = f"{rows[-1].note} The {last} is left to the loss; the network gives logits."
+        rows[-1] = _with_activation(replace(rows[-1], note=left.strip()), last)
+    return rows
 
 
 def _with_activation(row: LayerRow, activation: str) -> LayerRow:

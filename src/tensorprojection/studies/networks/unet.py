@@ -35,7 +35,6 @@ paper's Keras holds its ReLU, so BatchNorm comes after the ReLU. The sigmoid is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +43,7 @@ from torch import Tensor, nn
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import InitName
 
+from ..errors import StudyError
 from .layers import init_by_name, keras_batch_norm
 
 IMAGE_CHANNELS = 3
@@ -51,39 +51,34 @@ IMAGE_CHANNELS = 3
 
 @dataclass(frozen=True)
 class Form:
-    """The fourth reduction: its title, its factor, and functions that make it and its inverse."""
+    """The fourth reduction: its title, its factor, and its projections' init; None for MaxPool."""
 
     title: str
-    factor: int
-    down: Callable[[int, int], nn.Module]  # from channels and the larger size
-    up: Callable[[int, int], nn.Module]  # from the same two
-    projects: bool = True
+    init: InitName | None = "normal"
+    factor: int = 2
 
+    def down(self, channels: int, side: int) -> nn.Module:
+        if self.init is None:
+            return nn.MaxPool2d(2)
+        return TensorProjection(*self._shapes(channels, side), init=self.init)
 
-def _projection(title: str, factor: int, init: InitName = "normal") -> Form:
-    def down(channels: int, side: int) -> nn.Module:
-        large, small = (channels, side, side), (channels, side // factor, side // factor)
-        return TensorProjection(large, small, init=init)
+    def up(self, channels: int, side: int) -> nn.Module:
+        if self.init is None:
+            return _enlarge(channels, channels)
+        large, small = self._shapes(channels, side)
+        return TransposeTensorProjection(small, large, init=self.init)
 
-    def up(channels: int, side: int) -> nn.Module:
-        large, small = (channels, side, side), (channels, side // factor, side // factor)
-        return TransposeTensorProjection(small, large, init=init)
-
-    return Form(title, factor, down, up)
+    def _shapes(self, channels: int, side: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        small = side // self.factor
+        return (channels, side, side), (channels, small, small)
 
 
 FORMS: dict[str, Form] = {
-    "base": Form(
-        title="baseline U-Net",
-        factor=2,
-        down=lambda channels, side: nn.MaxPool2d(2),
-        up=lambda channels, side: _enlarge(channels, channels),
-        projects=False,
-    ),
-    "tpl": _projection("TensorProjection", 2),
-    "tpl-aggressive": _projection("TensorProjection, aggressive", 4),
-    "tpl-dct": _projection("TensorProjection, DCT init", 2, init="dct"),
-    "tpl-blur": _projection("TensorProjection, blur init", 2, init="blur"),
+    "base": Form("baseline U-Net", init=None),
+    "tpl": Form("TensorProjection"),
+    "tpl-aggressive": Form("TensorProjection, aggressive", factor=4),
+    "tpl-dct": Form("TensorProjection, DCT init", init="dct"),
+    "tpl-blur": Form("TensorProjection, blur init", init="blur"),
 }
 
 
@@ -99,14 +94,14 @@ def unet(form: str, channels: int = 16, size: int = 128, *, leaky: bool = False)
     TensorProjection((128, 16, 16) -> (128, 8, 8), eps=0.001, init='normal', 256 parameters)
     """
     if form not in FORMS:
-        raise ValueError(f"Expected a form of {', '.join(map(repr, FORMS))}, got {form!r}.")
+        raise StudyError(f"Expected a form of {', '.join(map(repr, FORMS))}, got {form!r}.")
     if channels < 1:
-        raise ValueError(f"Expected at least 1 channel, got {channels}.")
+        raise StudyError(f"Expected at least 1 channel, got {channels}.")
     step = 8 * FORMS[form].factor
     if size < step or size % step:
-        raise ValueError(f"Expected a size divisible by {step} for {form!r}, got {size}.")
-    if leaky and not FORMS[form].projects:
-        raise ValueError(f"Expected leaky with a projection only, got form {form!r}.")
+        raise StudyError(f"Expected a size divisible by {step}, got {size}.")
+    if leaky and FORMS[form].init is None:
+        raise StudyError(f"Expected leaky with a projection only, got form {form!r}.")
     return init_by_name(lambda: UNet(FORMS[form], channels, size, leaky))
 
 

@@ -304,5 +304,5 @@ def _together(runs: Sequence[Run], names: Sequence[str]) -> Part:
                 if row is not None and row.difference is not None:
                     texts[k] += f" ({difference(row.difference)})"
             lines.append([runs[0].model_title(model), *texts])
-        tables.append({"title": runs[0].score_title(metric.name), "rows": lines})
+        tables.append({"title": capital(runs[0].score_title(metric.name)), "rows": lines})
     return {"names": list(names), "settings": settings, "tables": tables}

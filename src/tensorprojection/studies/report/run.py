@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ..config import PHANTOMS, RunConfig
 from ..config import read_run as read_config
 from ..errors import NotImportedError, StudyError
-from ..networks.layer_rows import ModelTable, tables_for
+from ..networks.layer_rows import ModelTable
 from ..observed import Observed, Samples, read_observed, read_samples
 from ..registry import config_of, find_study
 from ..results import (
@@ -62,7 +62,7 @@ class Run:
         measured: by model, True if there is a result for that trial and epoch.
         values: by metric (also of one class, on the test part, or "seconds") and model; NaN if a
             value is missing or not finite.
-        ratios: by part, for each trial, its images per training image; NaN if not recorded.
+        ratios: by part, for each trial, its images per training image; an evaluation has none.
         codes: the versions of the code that trained the networks.
         damage: a clause for each corrupted file of the run.
         held_out: the name of the images of an evaluation, if networks were measured on others than
@@ -134,7 +134,7 @@ class Run:
         if self.study is None:
             return [], "Name the study to show them: its code is not run otherwise."
         try:
-            known = {table.form: table for table in tables_for(self.study, self.config)}
+            known = {table.form: table for table in self.study.tables(self.config)}
         except StudyError as error:
             return [], str(error)
         return [known[model] for model in self.models if model in known], ""
@@ -290,12 +290,12 @@ def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
         ]
         for model in models
     }
-    by_trial = frame.group_by("trial").agg(pl.col("^.*_images$").first()).sort("trial")
-    ratios: dict[Part, Floats] = {}
-    for part in PARTS:
-        known = {"train_images", f"{part}_images"} <= set(by_trial.columns)
-        images = by_trial[f"{part}_images"] / by_trial["train_images"] if known else None
-        ratios[part] = np.full(len(trials), np.nan) if images is None else images.to_numpy()
+    counts = frame.group_by("trial").agg(pl.col("^.*_images$").first()).sort("trial")
+    ratios = {
+        part: (counts[f"{part}_images"] / counts["train_images"]).to_numpy()
+        for part in PARTS
+        if f"{part}_images" in counts.columns
+    }
     starts, held_out = read_starts(folder), folder / HELD_OUT
     last = starts[-1] if starts else {}
     networks = (str(path.relative_to(folder)) for path in folder.glob("trials/*/*.safetensors"))

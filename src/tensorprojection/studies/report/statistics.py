@@ -117,12 +117,12 @@ def corrected(values: Floats, ratio: float) -> Estimate:
 
     Args:
         values: a difference for each trial; fewer than two have no interval.
-        ratio: n₂/n₁, the images that measure per image that trains; NaN gives no interval.
+        ratio: n₂/n₁, the images that measure per image that trains.
     """
     from scipy.special import stdtr, stdtrit
 
     mean, freedom = float(values.mean()), len(values) - 1
-    if freedom < 1 or math.isnan(ratio):
+    if freedom < 1:
         return Estimate(mean, math.nan, math.nan, math.nan, len(values), ratio)
     error = float(values.std(ddof=1)) * math.sqrt(1 / len(values) + ratio)
     reach = float(stdtrit(freedom, 0.975)) * error

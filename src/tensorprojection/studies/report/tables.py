@@ -24,10 +24,6 @@ SELECTED = (
 )
 BY_IMAGE = "The parts are split by image: images of one patient may be in several of them."
 DIFFERENCE = "Difference: the mean over the trials of the paired differences"
-NO_RATIO = (
-    f"{DIFFERENCE}. All trials split the same images, so their differences are not independent. "
-    "The numbers of images are not recorded, so there is no interval that is corrected for it."
-)
 REDRAWN = (
     f"{DIFFERENCE}, with its 95 % interval. Each trial splits the same images anew, so their "
     "differences are not independent; the interval is corrected for that (Nadeau & Bengio 2003), "
@@ -185,8 +181,7 @@ def _about_difference(run: Run) -> str:
         return FIXED.format(share="have the one split that the images come with", others="other ")
     if run.one_split:
         return FIXED.format(share="have one split, drawn by the run's seed", others="other ")
-    ratio = float(run.ratios[run.part].mean())
-    return NO_RATIO if math.isnan(ratio) else REDRAWN.format(ratio=ratio, part=run.part)
+    return REDRAWN.format(ratio=float(run.ratios[run.part].mean()), part=run.part)
 
 
 def _trials(run: Run) -> str:
