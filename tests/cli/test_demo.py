@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import polars
 import pytest
 
 from tensorprojection.cli import demo
