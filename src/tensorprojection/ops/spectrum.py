@@ -24,10 +24,11 @@ from torch import Tensor
 
 from .limits import FLOAT_LIMIT, FLOAT_SCALE, GRAM_LIMIT
 
-# From this q on, eigenvectors are computed in float32 and refined: see `_refined`. Its residual may
-# be this large for its square to be negligible.
+# From this q on, the decomposition is float32 and U is corrected: see `_corrected`. What is to be
+# corrected may be this large for its square to be negligible.
 _WIDE = 256
 _RESIDUAL_LIMIT = 1e-4
+_NEGLIGIBLE = 1e-9
 
 _LARGEST = torch.finfo(torch.float64).max
 
@@ -81,15 +82,12 @@ def trace(M: Tensor) -> Tensor:
 
 
 def _polar(W: Tensor, eps: float, relative: bool, dtype: torch.dtype) -> tuple[Tensor, Spectrum]:
+    if W.shape[-1] >= _WIDE and torch.float64 not in (W.dtype, dtype):
+        found = _corrected(W.float(), eps, relative)
+        if found is not None:
+            return found[0].to(dtype), found[1]
     A = W.to(torch.float64)
-    M = _gram(A)
-    diagonal = M.diagonal(dim1=-2, dim2=-1)
-    shift = (
-        eps
-        * eps
-        * (diagonal.mean(-1, keepdim=True) if relative else torch.ones_like(diagonal[..., :1]))
-    )
-    diagonal.add_(shift)
+    M, shift = _gram(A, eps, relative)
     valid = torch.isfinite(M).all(-1).all(-1)[..., None, None]
     if not bool(valid.all()):  # see Note [NaN propagates]
         M = torch.where(valid, M, torch.eye(M.shape[-1], dtype=M.dtype))
@@ -107,26 +105,43 @@ def _gradient(W: Tensor, grad_U: Tensor, spectrum: Spectrum, eps: float, relativ
     A = W if W.dtype == torch.float32 and _float32_suffices(spectrum.s) else W.double()
     G, V, s = (t.to(A.dtype) for t in spectrum)
     grad_U = grad_U.to(A.dtype)
+    q = A.shape[-1]
+    if not _is_tall(A):  # the same in the eigenbasis of M, with fewer products
+        row, column = s[..., None, :], s[..., :, None]
+        P, D = A @ (G @ V), grad_U @ V
+        B = P.mT @ D
+        S = (B - B.mT) / (row + column) - B / row
+        if relative:
+            weight = (eps * eps / q) * trace(B / row.square())
+            S.diagonal(dim1=-2, dim2=-1).sub_((weight * row)[..., 0, :])
+        return ((D / row).add_(P @ S) @ V.mT).to(W.dtype)
     grad_M = -lyapunov(G @ (A.mT @ grad_U) @ G, V, s)
     S = grad_M + grad_M.mT  # dL/dW = W S through M (Eq. 12)
     if relative:
-        q = S.shape[-1]
         S = S + (eps * eps / q) * trace(S) * torch.eye(q, dtype=S.dtype)
     return (grad_U @ G).add_(A @ S).to(W.dtype)
 
 
-def _gram(A: Tensor) -> Tensor:
-    """Return AᵀA; of a large one, only the blocks on and above the diagonal are computed."""
+def _gram(A: Tensor, eps: float = 0.0, relative: bool = False) -> tuple[Tensor, Tensor]:
+    """Return AᵀA + shift I, and the shift: ε², or ε² times the mean of AᵀA's diagonal.
+
+    Of a large one, only the blocks on and above the diagonal are computed.
+    """
     q = A.shape[-1]
     if q < _WIDE or A.ndim > 2:
-        return A.mT @ A
-    M = A.new_empty(q, q)
-    step = -(-q // 4)
-    for i in range(0, q, step):
-        block = A[:, i : i + step].mT @ A[:, i:]
-        M[i : i + step, i:] = block
-        M[i:, i : i + step] = block.mT
-    return M
+        M = A.mT @ A
+    else:
+        M = A.new_empty(q, q)
+        step = -(-q // 4)
+        for i in range(0, q, step):
+            block = A[:, i : i + step].mT @ A[:, i:]
+            M[i : i + step, i:] = block
+            M[i:, i : i + step] = block.mT
+    diagonal = M.diagonal(dim1=-2, dim2=-1)
+    unit = diagonal.mean(-1, keepdim=True) if relative else torch.ones_like(diagonal[..., :1])
+    shift = eps * eps * unit
+    diagonal.add_(shift)
+    return M, shift
 
 
 def _decomposed(
@@ -141,7 +156,7 @@ def _decomposed(
     found = None
     if not exact:
         with suppress(RuntimeError):  # LinAlgError: it did not converge
-            found = (_refined(M) if M.shape[-1] >= _WIDE else None) or _by_eigenvalues(M)
+            found = _by_eigenvalues(M)
     if found is not None:
         # A matrix without a U has the identity in its place, and NaN in its shift.
         bad = shift.isnan()
@@ -165,21 +180,42 @@ def _by_eigenvalues(M: Tensor) -> Spectrum | None:
     return Spectrum((V / s[..., None, :]) @ V.mT, V, s)
 
 
-def _refined(M: Tensor) -> Spectrum | None:
-    """Return eigenvalues in float32, then one Newton step for G in float64; None if not enough.
+def _corrected(W: Tensor, eps: float, relative: bool) -> tuple[Tensor, Spectrum] | None:
+    """Return U and the spectrum of a well-conditioned W from eigenvalues in float32; None if not.
 
-    With the residual R = I - G M G, the step G + G R / 2 leaves an error of the order R².
+    With the residual R = I - G M G, of float64, a Newton step takes G to G + G R / 2 and leaves an
+    error of the order R². If W is not tall, R = I - UᵀU - ε²G² is cheaper, and the same step for U
+    makes it as orthonormal as float32 can be.
     """
-    squares, V = torch.linalg.eigh(M.float())
-    if _spread(squares) > FLOAT_LIMIT:
+    tall = _is_tall(W)
+    M, shift = _gram(W.double() if tall else W, eps, relative)
+    if not bool(M.isfinite().all()):
         return None
-    V, s = V.contiguous(), squares.sqrt_()
-    G = ((V / s[..., None, :]) @ V.mT).double()
-    R = G @ M @ G
-    R.neg_().diagonal(dim1=-2, dim2=-1).add_(1.0)
-    if not bool(torch.linalg.matrix_norm(R).max() <= _RESIDUAL_LIMIT):
-        return None
-    return Spectrum(G + (G @ R).mul_(0.5), V.double(), s.double())
+    with suppress(RuntimeError):  # LinAlgError: it did not converge
+        squares, V = torch.linalg.eigh(M.float())
+        s = squares.sqrt()
+        if not _float32_suffices(s):  # nor if one is NaN, the root of a negative number
+            return None
+        G = (V / s[..., None, :]) @ V.mT
+        U = None if tall else W @ G
+        R = G.double() @ M @ G.double() if U is None else _gram(U.double())[0]
+        R = R.neg_()
+        R.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        R = R.float()
+        if U is not None and float((shift / squares).max()) > _NEGLIGIBLE:
+            R -= shift[..., None] * ((V / squares[..., None, :]) @ V.mT)
+        if not bool(torch.linalg.matrix_norm(R).max() <= _RESIDUAL_LIMIT):
+            return None
+        R *= 0.5
+        G = G + G @ R
+        U = W @ G if U is None else U + U @ R
+        return U, Spectrum(G.double(), V.double(), s.double())
+    return None
+
+
+def _is_tall(W: Tensor) -> bool:
+    """Return True if products with W's rows cost more than several with its columns alone."""
+    return W.shape[-2] >= 2 * W.shape[-1]
 
 
 def _float32_suffices(s: Tensor) -> bool:
