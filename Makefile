@@ -91,7 +91,7 @@ bench: $(VENV)/.test $(VENV)/.kernels ## speed side by side with the peers, as r
 	$(BIN)/tpl bench
 
 # Tables of times are not written into the pages: copy each from runs/figures to the page that names its command,
-# then `make drawings`. IMAGES is the folder of chest_160.npz, for the one command that needs real images.
+# then `make drawings`. IMAGES is the folder of chest_160.npz and oct_96.npz, for the commands that need real images.
 FIGURES := runs/figures
 figures: $(VENV)/.heavy $(VENV)/.kernels ## measure every time in README and docs again, then make drawings; an hour or more
 	mkdir -p $(FIGURES)
@@ -106,6 +106,7 @@ figures: $(VENV)/.heavy $(VENV)/.kernels ## measure every time in README and doc
 	for backend in tensorflow jax torch; do KERAS_BACKEND=$$backend $(BIN)/python benchmarks/keras_layer.py \
 		training --rounds 21 --batch 50 > $(FIGURES)/keras_training_$$backend.txt || exit 1; done
 	$(if $(IMAGES),$(BIN)/python benchmarks/chest_cache.py --data $(IMAGES)/chest_160.npz > $(FIGURES)/chest_cache.txt)
+	$(if $(IMAGES),$(BIN)/python benchmarks/mpca_batches.py --data $(IMAGES)/oct_96.npz > $(FIGURES)/mpca_batches.txt)
 	$(MAKE) drawings
 
 # The long runs are not repeated: docs/results has their rows.
