@@ -182,6 +182,7 @@ MISTAKES = [
     (["summary", "images"], "Expected a folder of images or an .npz file as --data, got none"),
     (["data"], None),
     (["data", "check", "nowhere.npz"], "nowhere.npz"),
+    (["data", "check", "nowhere.npz", "--split", "half"], "half"),
     (["data", "get", "mnist"], "mnist"),
 ]
 
@@ -560,6 +561,12 @@ def test_data_check(npz, tpl):
     assert (code, err) == (0, "")
     assert "8 images" in out
     assert "No problem found." in out
+
+
+def test_data_check_of_a_split_that_the_images_do_not_have(npz, tpl):
+    code, out, err = tpl("data", "check", npz(), "--split", "patient")
+    assert (code, out) == (2, "")
+    assert err.startswith("tpl: A split by patient needs each image's patient")
 
 
 def test_data_check_as_json(npz, tpl):

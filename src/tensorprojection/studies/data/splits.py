@@ -72,7 +72,7 @@ def split(
     elif how == "as-shipped":
         sets = _as_shipped(None if images.parts is None else np.asarray(images.parts)[rows])
     else:
-        raise StudyError(f"Expected a split by image, patient or as-shipped, got {how!r}.")
+        raise StudyError(f"Expected a split of image, patient, as-shipped, fixed, got {how!r}.")
     training, validation = (rows[np.sort(chosen)].astype(np.int64) for chosen in sets)
     if not len(training) or not len(validation):
         raise StudyError(
