@@ -240,7 +240,7 @@ class _Projection(nn.Module):
     def orthogonality_error(self) -> Tensor:
         """The largest ``‖UᵀU − I‖`` (spectral norm) of all modes.
 
-        In exact arithmetic it is ε²/(σ² + ε²), with σ W's smallest singular value: some 1e-4 with
+        In exact arithmetic it is ε²/(σ² + ε²), with σ W's smallest singular value: about 1e-4 with
         the paper's start and ε; 1e-6 or less if orthonormal, or with ``eps_mode="relative"``.
         """
         with torch.no_grad():
