@@ -48,7 +48,7 @@ myst_dmath_double_inline = True
 myst_update_mathjax = False  # formulas are MathML
 
 nb_execution_mode = "force"
-nb_execution_timeout = 600  # of a cell; a busy machine is several times slower
+nb_execution_timeout = 1800  # of a cell; a busy machine is many times slower
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_number_source_lines = False

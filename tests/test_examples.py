@@ -1,4 +1,4 @@
-"""The examples run, and show what they say they do."""
+"""The examples run, and print what their docstrings promise."""
 
 import re
 import runpy

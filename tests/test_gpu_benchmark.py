@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py says plainly what it could not run."""
+"""benchmarks/gpu.py reports what it could not run."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A wheel's tag says which glibc its libraries need: no more, no less."""
+"""A wheel's tag names the glibc that its libraries need."""
 
 import json
 import os

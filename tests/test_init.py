@@ -1,4 +1,4 @@
-"""Starts with structure, and W's scale."""
+"""Structured inits, and the scale of W."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""`tpl` where the packages of its extra are not installed: one line, not a traceback."""
+"""`tpl` without the packages of its extra: one line, not a traceback."""
 
 import os
 import subprocess

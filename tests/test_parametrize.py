@@ -1,4 +1,4 @@
-"""tp.orthogonal: weights that are orthonormal before, while and after they are trained."""
+"""tp.orthogonal: weights are orthonormal before, during and after training."""
 
 import copy
 import datetime

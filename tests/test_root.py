@@ -1,4 +1,4 @@
-"""The package's root: every name is there, none is loaded before it is asked for."""
+"""The package's root: every name is there, and none is loaded before its first use."""
 
 import subprocess
 import sys

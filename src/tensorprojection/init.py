@@ -14,17 +14,17 @@ underscore, or a function of a tensor; ``init_scale`` multiplies W.
 Note [What auto is]
     ``init="auto"``, the default, is for channels first: the first mode of three or more is
     ``"normal"``, since channels have no order, and the others are ``"block"`` with
-    ``init_scale=3``. It was chosen on the OCT study (docs/results/oct): median difference to
-    MaxPooling with its 95 % interval, 10 paired trials, at each network's epoch with the lowest
-    validation loss:
+    ``init_scale=3``. It was chosen on the OCT study (docs/results/oct): mean difference from
+    MaxPooling with its 95 % interval, corrected for shared images, and in how many of 10 paired
+    trials it is better, at each network's epoch with the lowest validation loss:
 
     ==============  =========================  ====  =========================  ====
     spatial modes   loss                             accuracy
     ==============  =========================  ====  =========================  ====
-    block × 3       -0.031 [-0.057, -0.012]    9/10  +0.018 [+0.008, +0.032]    9/10
-    blur            -0.037 [-0.063, +0.000]    7/10  +0.016 [+0.004, +0.042]    8/10
-    block           -0.018 [-0.054, -0.000]    8/10  +0.012 [-0.001, +0.027]    7/10
-    normal          +0.176 [+0.099, +0.254]    0/10  -0.076 [-0.113, -0.041]    0/10
+    block × 3       -0.034 [-0.076, +0.008]    9/10  +0.020 [-0.005, +0.044]    9/10
+    blur            -0.036 [-0.106, +0.033]    7/10  +0.021 [-0.022, +0.063]    8/10
+    block           -0.026 [-0.084, +0.032]    8/10  +0.013 [-0.020, +0.045]    7/10
+    normal          +0.177 [+0.017, +0.338]    0/10  -0.076 [-0.137, -0.014]    0/10
     ==============  =========================  ====  =========================  ====
 
     With one or two modes, tokens and features cannot be told apart: all are ``"normal"``.

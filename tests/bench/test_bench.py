@@ -1,4 +1,4 @@
-"""`tpl bench`: it measures, prints and stores; nothing here looks at how long anything took."""
+"""`tpl bench`: measures, prints and stores; no test depends on how long anything took."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What a user sees of a run."""
+"""The progress of a run in the terminal and in a log."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Runs a case and says what is wrong with what comes out.
+"""Run a case and report what is wrong with its results.
 
 The limits follow from the types and the case, and are tuned to nothing: the oracle runs once in
 float64 and `SAMPLES` times with the noise of the roundings that the types make (`oracle.Rounding`,

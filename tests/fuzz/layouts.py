@@ -1,4 +1,4 @@
-"""Ways in which a tensor of a given shape and type can lie in memory, as lines of Python.
+"""Memory layouts of a tensor of a given shape and type, as lines of Python.
 
 Each takes the numbers from `normal(*shape)`, float64, and casts before it takes views: a cast
 would give a tensor that lies as torch likes it.

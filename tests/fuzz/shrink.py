@@ -1,4 +1,4 @@
-"""A failing case made as plain and as small as it can be while it still fails."""
+"""Make a failing case as small and plain as possible."""
 
 from __future__ import annotations
 

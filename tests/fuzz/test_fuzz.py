@@ -1,4 +1,4 @@
-"""The fuzz in short: what once was wrong, and some random cases, the same at every run."""
+"""A short fuzz: failures of the past, and some random cases, the same in every run."""
 
 import os
 from dataclasses import replace

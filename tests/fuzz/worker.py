@@ -1,4 +1,4 @@
-"""Runs cases one after the other and tells of each on standard output, a line of JSON each time.
+"""Run cases one after the other; print a line of JSON for each.
 
 A process of its own, because a fault in a kernel ends it.
 """

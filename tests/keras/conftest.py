@@ -1,3 +1,3 @@
-"""The suite knows one backend for each process: test_backends.py starts them."""
+"""One backend per process: test_backends.py starts the processes."""
 
 collect_ignore = ["suite"]

@@ -1,4 +1,4 @@
-"""The choice of dimensions: exact where data can be read twice, guaranteed in any case."""
+"""The choice of dimensions: exact if data can be read twice, otherwise a guaranteed bound."""
 
 import sys
 from itertools import product

@@ -1,4 +1,4 @@
-"""Do the tests notice a wrong line? Change one at a time, and see whether any test fails.
+"""Change one line at a time, and report the changes that no test notices.
 
 ``python -m mutation`` from the folder ``tests``. Each change (``<`` to ``<=``, ``+`` to ``-``, a
 number to the next) is made in a process of its own, forked from one that has imported torch and

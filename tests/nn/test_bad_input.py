@@ -1,4 +1,4 @@
-"""Bad input: one clear error of the library's own class, which says the rule and what came in."""
+"""Bad input: one clear error of the library's own class, with the rule and the value passed."""
 
 import pytest
 import torch

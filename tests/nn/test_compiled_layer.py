@@ -1,4 +1,4 @@
-"""torch.compile traces a layer in one graph: custom ops each way, and nothing of the layer else."""
+"""torch.compile traces a layer in one graph, which has custom ops each way and nothing else."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where trained layers go: torch.fx, torch.jit, ONNX by the older exporter, torch.export."""
+"""Deployment: torch.fx, torch.jit, ONNX by the older exporter, torch.export."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Layers under DDP, under FSDP2 and on DTensors give what they give in one process.
+"""Layers under DDP, under FSDP2 and on DTensors give the results of one process.
 
 One pair of processes, which talk through gloo, does all of it: each of them imports torch.
 """

@@ -1,4 +1,4 @@
-"""The layers work wherever a PyTorch user goes: saving, compiling, exporting, torch.func, DDP …"""
+"""The layers with the rest of PyTorch: saving, compiling, exporting, torch.func, DDP …"""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""In eval mode U is computed once and kept, and every change of W is noticed."""
+"""In eval mode U is computed once and cached, and every change of W is noticed."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""The two layers as their users see them: shapes, parameters, starts, pairs and inspection."""
+"""The two layers as users see them: shapes, parameters, inits, transposes and inspection."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Half types: the layer's gradients lose no more than the rounding of what lies in between."""
+"""Half types: gradients lose no more than the rounding of intermediate results."""
 
 import copy
 

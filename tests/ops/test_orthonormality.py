@@ -1,4 +1,4 @@
-"""How orthonormal U is: as much as ε says, at the start, in training, and under weight decay.
+"""How orthonormal U is, as ε determines it: initially, in training, and under weight decay.
 
 The singular values of U are σ/√(σ² + ε²) for those of W, σ, so that ‖UᵀU − I‖ is ε²/(σ² + ε²) of
 the smallest σ. That is the mathematics; what is tested is that nothing else is lost.

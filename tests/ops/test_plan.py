@@ -1,4 +1,4 @@
-"""Plans: whatever steps are chosen, the map and its derivatives are the same."""
+"""Plans: the map and its derivatives do not depend on the chosen steps."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The cost model, written a second time from its Note: step by step, by counting."""
+"""The cost model, computed a second time from its Note."""
 
 from itertools import permutations
 from math import prod

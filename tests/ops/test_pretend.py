@@ -1,4 +1,4 @@
-"""The tests on the pretend accelerator, in a process of their own.
+"""The tests on the simulated accelerator, in a process of their own.
 
 See Note [A process of its own] in pretend/accelerator.py. To run one of them by hand:
 

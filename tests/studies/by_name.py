@@ -1,4 +1,4 @@
-"""What reads images, for tests: by the study's name, and with all of the paper's to guess from."""
+"""Readers of images for tests: by the study's name, with all of the paper's studies known."""
 
 from tensorprojection.cli import summary
 from tensorprojection.studies.data import check as checking

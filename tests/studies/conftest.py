@@ -1,4 +1,4 @@
-"""What the studies' tests share: the real images, and small folders like Kaggle's."""
+"""Fixtures of the studies: the real images, and small folders like Kaggle's."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Settings from presets, files and flags; whatever is wrong with them is told in one line."""
+"""Settings from presets, files and flags; a mistake is an error of one line."""
 
 import dataclasses
 import math

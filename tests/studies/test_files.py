@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files are written atomically."""
 
 import os
 from pathlib import Path

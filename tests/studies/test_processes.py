@@ -1,4 +1,4 @@
-"""What the processes of a run take over from the one that starts them."""
+"""Settings that a run's processes inherit from the one that starts them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a run leaves on disk, and reading it back."""
+"""A run's files: writing them, and reading them back."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Whole runs: what they leave on disk, and that nothing but the settings decides it."""
+"""Whole runs: their files, and that results depend on the settings only."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Kept networks: what is kept, and using it again."""
+"""Saved networks: which are saved, and how they are used."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A study that trains in milliseconds, for tests of all that is around the training."""
+"""A study that trains in milliseconds, for tests of everything around the training."""
 
 import numpy as np
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""replace: which modules it finds, what it puts there, what it leaves alone, what it refuses."""
+"""replace: which modules it finds, their replacements, what it leaves alone or refuses."""
 
 import copy
 import importlib

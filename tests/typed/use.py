@@ -1,4 +1,4 @@
-"""How a user's own typed code sees the package: checked by mypy, together with the sources."""
+"""A user's typed code, checked by mypy together with the sources."""
 
 import torch
 from torch import nn

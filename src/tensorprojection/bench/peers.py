@@ -1,4 +1,4 @@
-"""What others offer for the same map: the textbook way, tensorly-torch's TCL, geotorch."""
+"""Other implementations of the same map: the textbook way, tensorly-torch's TCL, geotorch."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ def bench(
     peers: bool = True,
     out: Path = Path("runs/bench"),
 ) -> None:
-    """Speed side by side with the layer it replaces, its peers and the machine's limit.
+    """Time the layer beside those it replaces, other libraries and the machine's limit.
 
     Args:
         rounds: How many times to measure each contender.

@@ -9,7 +9,7 @@ from cyclopts import App
 
 from .terminal import table
 
-app = App(name="cache", help="The studies' images, copies and features on disk: list, clear them.")
+app = App(name="cache", help="List and clear the studies' images, copies and features on disk.")
 
 
 @app.command(name="list")

@@ -16,7 +16,7 @@ from .terminal import table
 if TYPE_CHECKING:
     from ..studies.data.check import Report
 
-app = App(name="data", help="The studies' images: download them, check them.")
+app = App(name="data", help="Download and check the studies' images.")
 
 LOG_IN = (
     "Kaggle needs a login: put an API token from https://www.kaggle.com/settings into "

@@ -20,7 +20,7 @@ def report(
     metrics: str | None = None,
     study: str | None = None,
 ) -> None:
-    """Write a run's page, report.html, which is one file; its figures, and its tables.
+    """Write a run's page (report.html, one file), its figures and its tables.
 
     Several runs of one study are compared in one page and one figure: sizes, channels,
     compressions, inits. Only the runs' files are read: a study's code is run if you name it.

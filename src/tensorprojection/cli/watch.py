@@ -1,4 +1,4 @@
-"""``tpl watch``: follow a run that is under way, here or on a shared disk."""
+"""``tpl watch``: follow a running or finished run, here or on a shared disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def watch(
     for a run that has not begun to train. Ctrl-C ends the watching, not the run.
 
     Args:
-        folder: The folder of a run that is under way.
+        folder: The folder of a run.
         seconds: Seconds between two looks at the folder.
         once: Look once, and end.
     """

@@ -240,8 +240,8 @@ class _Projection(nn.Module):
     def orthogonality_error(self) -> Tensor:
         """The largest ``‖UᵀU − I‖`` (spectral norm) of all modes.
 
-        In exact arithmetic it is ε²/(σ² + ε²), with σ W's smallest singular value: some 1e-4 with
-        the paper's start and ε; 1e-6 or less if orthonormal, or with ``eps_mode="relative"``.
+        In exact arithmetic it is ε²/(σ² + ε²), with σ W's smallest singular value: about 1e-4 with
+        the paper's init and ε; 1e-6 or less if orthonormal, or with ``eps_mode="relative"``.
         """
         with torch.no_grad():
             Us = [in_float64(U) for U in self.projections() if U is not None]
@@ -264,7 +264,7 @@ class _Projection(nn.Module):
         return ", ".join(parts)
 
     def _mirror(self, cls: type[Other], tied: bool) -> Other:
-        """The layer that maps the other way, with this one's W's or with its own."""
+        """Return the layer that maps back, with this layer's W's or with its own."""
         Ws = self.Ws
         W = next((W for W in Ws if W is not None), None)
         other = cls(

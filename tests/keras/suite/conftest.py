@@ -1,4 +1,4 @@
-"""What the suite shares. Its oracle is that of the PyTorch layer's tests: NumPy, in float64."""
+"""Fixtures of the suite. The oracle is that of the PyTorch layer's tests: NumPy, in float64."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The authors' names and signatures: their code needs another import, and no more."""
+"""The authors' names and signatures: in their code only the import changes."""
 
 import keras
 import numpy as np

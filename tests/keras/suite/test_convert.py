@@ -1,4 +1,4 @@
-"""One set of numbers: the PyTorch layer and Keras's on every backend, and weights both ways."""
+"""Conversion: PyTorch and every Keras backend give the same numbers, in both directions."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The kernels compiled in other ways than for this processor."""
+"""The kernels compiled for other processors than this one."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Layers with the compiled kernels: the same as with torch, whatever is asked of them."""
+"""Layers with the compiled kernels give the results of torch's operations."""
 
 from dataclasses import replace
 

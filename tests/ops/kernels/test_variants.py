@@ -1,4 +1,4 @@
-"""Whatever processor and width of vectors the kernels are compiled for, the results are right.
+"""The kernels are right for every processor and vector width that they are compiled for.
 
 And the compiler has nothing to warn of in what is compiled here: two of these ways, and the library
 of test_sanitizers.py. The package's own libraries are there already.

@@ -1,4 +1,4 @@
-"""A pretend accelerator: its tensors say that they are on a device, and their numbers are here.
+"""A simulated accelerator: tensors report a device, and their values are on the CPU.
 
 It runs the code that a GPU would run, with autograd, on a machine without one. Under `Accelerator`
 an operation fails that would make the host wait for a real device, or that a real device would

@@ -1,4 +1,4 @@
-"""The pretend accelerator itself: it catches every kind of wait, and runs everything else."""
+"""The simulated accelerator itself: every synchronization is an error, all else runs."""
 
 import pytest
 import torch

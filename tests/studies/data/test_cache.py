@@ -1,4 +1,4 @@
-"""What costs time is made once, and is complete when it is there."""
+"""The cache: slow steps run once, and an entry is complete or absent."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Killed at any moment, a run goes on with the results of one that never stopped."""
+"""After a kill at any moment, a run continues with the results of one that never stopped."""
 
 import os
 import random

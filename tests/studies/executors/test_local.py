@@ -1,4 +1,4 @@
-"""Training in processes: what a job reports, and what is made of the end of a process."""
+"""Training in processes: the events of a job, and what happens when a process ends."""
 
 import pytest
 import torch

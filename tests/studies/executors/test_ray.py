@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: the local executor's results to the bit, whatever dies meanwhile."""
+"""Trials on a Ray cluster: the local executor's results to the bit, also after failures."""
 
 import os
 import re

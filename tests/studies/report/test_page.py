@@ -1,4 +1,4 @@
-"""The page of a run: what is in it, and that its numbers are those of the rows."""
+"""The page of a run: its parts, and that its numbers are those of the rows."""
 
 import html
 import json

@@ -1,4 +1,4 @@
-"""A run that is under way."""
+"""tpl watch: a running run."""
 
 import pytest
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""What is kept of U beside the curves: at the start, at the end, and by epoch where it is small."""
+"""Recorded U's: initial, final, and by epoch if they are small."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Random numbers by use: none depends on another's, and none changes from version to version."""
+"""Random numbers by use: independent of each other, and the same in every version."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One network of one trial: what it sees, what it reports, and that it goes on where it was."""
+"""One network of one trial: its inputs, its metrics, and that it resumes."""
 
 import math
 from dataclasses import replace
