@@ -111,8 +111,7 @@ def claims() -> Iterator[Claim]:
 
 
 def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
-    leaky = config.leaky and FORMS[model].init is not None
-    return unet(model, config.channels, config.size, leaky=leaky)
+    return unet(model, config.channels, config.size, leaky=config.leaky)
 
 
 class KvasirStudy(Study[KvasirConfig]):
