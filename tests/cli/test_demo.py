@@ -67,6 +67,8 @@ def test_it_times_swaps_exports_steps_and_shows_the_recorded_rows(tmp_path, tpl)
 
 def test_with_the_studies_extra_alone_and_outside_of_a_clone(tmp_path, tpl, monkeypatch):
     hide(monkeypatch, "geotorch", "onnx", "onnxruntime", "onnxscript")
+    monkeypatch.setattr(demo, "RACES", ("OCT-1",))
+    monkeypatch.setattr(demo, "train", lambda *_, **__: None)
     monkeypatch.setattr(demo, "RESULTS", tmp_path / "absent")
     code, out, err = tpl("demo", "--out", tmp_path)
     assert (code, err) == (0, "")

@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -137,6 +138,23 @@ def test_a_mean_over_epochs_by_hand(evidence):
     cell = evidence.difference(run, "accuracy", "tpl2", "base", range(1, 4))
     assert shown_in(cell) == pytest.approx(found.mean(), abs=5.1e-4)
     assert cell.endswith(f"({(found > 0).sum()}/{len(found)})")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_holms_correction_rejects_what_its_definition_does(seed, evidence):
+    """At every level: the k-th smallest of m is compared with level / (m − k), until one fails."""
+    ps = np.random.default_rng(seed).uniform(0, 0.1, size=5)
+    adjusted = evidence.holm(ps.tolist())
+    for level in (0.01, 0.05, 0.1, 0.3):
+        rejected = set()
+        for k, at in enumerate(np.argsort(ps)):
+            if ps[at] > level / (5 - k):
+                break
+            rejected.add(at)
+        assert {at for at, p in enumerate(adjusted) if p <= level} == rejected
+    assert evidence.holm([0.01, 0.02, 0.03, 0.005]) == pytest.approx(
+        [0.03, 0.04, 0.04, 0.02]
+    )  # by hand
 
 
 def test_primary_comparisons_have_p_values_corrected_by_holm(evidence):

@@ -13,6 +13,8 @@ from ..errors import ProjectionValueError
 from ..studies.data.npz import open_npz
 from ..studies.errors import StudyError
 
+DRAWN = (".png", ".pdf", ".svg")
+
 
 def spectra(
     *,
@@ -27,27 +29,18 @@ def spectra(
         data: A .npy or .npz file; samples along the first axis.
         energy: The share of the energy to keep.
         array: Which array of a .npz; else its only one, or 'images'.
-        out: Where to draw the spectra, as .png or .pdf.
+        out: Where to draw the spectra, as .png, .pdf or .svg.
     """
-    if out is not None:
-        check_drawable(out)
+    if out is not None and out.suffix not in DRAWN:  # the data may take long to read
+        raise ProjectionValueError(
+            f"Expected a drawing's name to end with one of {', '.join(DRAWN)}, got {out.name}."
+        )
     suggestion = suggest_out_shape(load_array(data, array), energy)
     print(suggestion.table())
     print(suggestion)
     if out is not None:
         plot_spectra(suggestion, out)
         print(f"wrote {out}")
-
-
-def check_drawable(path: Path) -> None:
-    """An error for a name that cannot be drawn to, before the data is read, which may take long."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = sorted(FigureCanvasBase.get_supported_filetypes())
-    if path.suffix[1:].lower() not in known:
-        raise ProjectionValueError(
-            f"Expected a drawing's name to end with one of {', '.join(known)}, got {path.name}."
-        )
 
 
 def load_array(path: Path, name: str | None = None) -> NDArray[Any]:

@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor, nn
 
-from .claims import Claim
 from .config import RunConfig
 from .data.augment import Augmentation
 from .data.images import ImageKind
@@ -22,7 +21,7 @@ from .inputs import Copies, Frozen
 from .networks.backbones import BACKBONES
 from .networks.chest_head import HEADS, chest_head, find_head, init_from_mpca
 from .networks.layer_rows import not_the_papers
-from .study import Study
+from .study import Claim, Study
 
 IMAGES = ImageKind(
     name="chest",

@@ -24,7 +24,7 @@ from .data.images import ImageKind, ImageSet
 from .data.sources import CachedImages, Patients, open_images
 from .data.splits import Rows, Split
 from .data.stored import Stack, open_array, open_stored
-from .networks.backbones import features_folder, find_weights, open_features, sha256
+from .networks.backbones import features_folder, find_weights, sha256
 from .training.seeds import trial_split
 
 __all__ = ["Data", "Progress", "Rows", "RunInputs", "Samples", "Split"]
@@ -220,7 +220,7 @@ def open_samples(
     sets = {n: open_stored(inputs.folders[n]) for n in ("images", "copies") if n in inputs.folders}
     of = open_array(inputs.folders["copies"] / "of.npy") if "copies" in sets else np.arange(0)
     features = [folder for name, folder in inputs.folders.items() if name.startswith("features")]
-    rows: list[NDArray[Any]] = [open_features(folder) for folder in features]
+    rows: list[NDArray[Any]] = [open_array(folder / "features.npy") for folder in features]
     rows = rows or [s.images for s in sets.values()]
     targets = Stack([_targets(images) for images in sets.values()])
     return Samples(

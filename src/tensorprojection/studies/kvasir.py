@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor, nn
 
-from .claims import Claim
 from .config import RunConfig
 from .data.augment import Augmentation
 from .data.images import ImageKind
@@ -16,7 +15,7 @@ from .data.phantoms import polyp as phantoms
 from .inputs import Copies, RunInputs, Samples, open_samples
 from .networks.layer_rows import not_the_papers
 from .networks.unet import FORMS, unet
-from .study import Study
+from .study import Claim, Study
 
 IMAGES = ImageKind(
     name="kvasir",
@@ -81,7 +80,7 @@ PRESETS = {
     },
 }
 
-# What the paper says of its figures; see Note [Numbers for the paper's words] in claims.py. It
+# What the paper says of its figures; see Note [Numbers for the paper's words], verdicts.py. It
 # compares the stronger compression with the baseline, as this does.
 SCORES = (("dice", "Dice coefficient"), ("iou", "IoU"))
 
@@ -112,8 +111,7 @@ def claims() -> Iterator[Claim]:
 
 
 def network(config: KvasirConfig, model: str, first: Tensor) -> nn.Module:
-    leaky = config.leaky and FORMS[model].init is not None
-    return unet(model, config.channels, config.size, leaky=leaky)
+    return unet(model, config.channels, config.size, leaky=config.leaky)
 
 
 class KvasirStudy(Study[KvasirConfig]):

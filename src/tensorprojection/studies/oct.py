@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from tensorprojection.nn.hope import HOPE
 
-from .claims import Claim
 from .config import RunConfig
 from .data.images import ImageKind
 from .data.phantoms import oct as phantoms
 from .networks.layer_rows import not_the_papers
 from .networks.layers import Repeated
 from .networks.oct_cnn import HEADS, find_head, freeze_mpca, oct_cnn
-from .study import Study
+from .study import Claim, Study
 
 KAGGLES = "Kaggle's kermany2018, with fewer NORMAL images than the paper's data set"
 IMAGES = ImageKind(
@@ -59,7 +58,7 @@ PRESETS = {
     "smoke": PAPER | {"images": 64, "size": 32, "batch": 16, "epochs": 2, "trials": 2},
 }
 
-# What the paper says of its figures; see Note [Numbers for the paper's words] in claims.py.
+# What the paper says of its figures; see Note [Numbers for the paper's words], verdicts.py.
 OVERFITS_AFTER = 12
 PROJECTIONS = (("tpl1", "TensorProjection 1"), ("tpl2", "TensorProjection 2"))
 SCORES = (("accuracy", "accuracy"), ("f1", "F1 score"))

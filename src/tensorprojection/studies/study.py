@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .claims import Claim
 from .config import C, RunConfig
 from .data.images import ImageKind
 from .errors import StudyError
@@ -37,6 +36,40 @@ class Metrics(Protocol):
     def update(self, output: Tensor, target: Tensor, /) -> None: ...
 
     def compute(self) -> dict[str, float]: ...
+
+
+Direction = Literal["lower", "higher", "equal"]
+Measure = Literal["first", "each", "last", "rise", "late", "spread"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A network is better, worse or as good as another by some metric at some epochs.
+
+    Args:
+        text: the claim as the paper makes it, in one sentence.
+        metric: the name of the metric.
+        model: the network that the claim is about.
+        than: the network that it is compared with; the same one if it is "late".
+        direction: of the difference, model minus the other: "lower", "higher", or "equal".
+        measure: the mean over the "first" epochs, "each" epoch, the "last" one, the "rise" of a
+            loss from its lowest value to its last, a "late" rise of one network's loss (its last
+            value minus that at the epoch with the lowest mean in the other trials), or the "spread"
+            of the trials, which is the mean width of the quartile band over the first epochs.
+        margin: for "equal": the largest difference that still counts as equal.
+        after: the claim is about epochs after this one; shorter runs decide nothing.
+        channels: if given, the claim is only about networks with this many channels.
+    """
+
+    text: str
+    metric: str
+    model: str
+    than: str
+    direction: Direction
+    measure: Measure = "last"
+    margin: float = 0.0
+    after: int = 0
+    channels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -176,11 +209,6 @@ class Study(Generic[C]):
     def measured(self) -> tuple[Metric, ...]:
         """The metrics, with what they mean."""
         return SEGMENTATION if self.images.masks else CLASSIFICATION
-
-    @property
-    def row_metrics(self) -> tuple[str, ...]:
-        """The names of all numbers that an epoch is measured by, the training loss first."""
-        return ("train_loss", *(metric.name for metric in self.measured))
 
     # For the reader
 

@@ -137,7 +137,6 @@ def test_initialized_as_in_keras(kind):
         ({"kind": "conv-0"}, "avg-CxHxW, got conv-0"),
         ({"kind": "tpl-2000"}, "at most tpl-1024 .*, got tpl-2000"),
         ({"kind": "tpl-64x6x5"}, "at most tpl-1024x5x5 .*, got tpl-64x6x5"),
-        ({"kind": "base", "dropout": 1.0}, r"in \[0, 1\), got 1.0"),
     ],
 )
 def test_wrong_arguments(wrong, rule):

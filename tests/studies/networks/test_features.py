@@ -4,21 +4,20 @@ import torch
 
 from tensorprojection.studies.data.cache import cached
 from tensorprojection.studies.data.phantoms import chest
-from tensorprojection.studies.data.stored import open_stored, store
+from tensorprojection.studies.data.stored import open_array, open_stored, store
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks import backbones as module
 from tensorprojection.studies.networks.backbones import (
     backbone,
     features_folder,
     find_weights,
-    open_features,
 )
 
 LITE = "efficientnet-lite0"
 
 
 def features(*args, **settings):
-    return open_features(features_folder(*args, **settings))
+    return open_array(features_folder(*args, **settings) / "features.npy")
 
 
 N = 22

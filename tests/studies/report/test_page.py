@@ -12,7 +12,6 @@ from cyclopts import App
 from synthetic_runs import synthetic_run
 
 from tensorprojection.cli.report import report
-from tensorprojection.studies.claims import Claim
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import charts
@@ -21,6 +20,7 @@ from tensorprojection.studies.report.run import read_run, read_runs
 from tensorprojection.studies.report.statistics import Estimate
 from tensorprojection.studies.report.tables import number
 from tensorprojection.studies.report.verdicts import UNDECIDED, decide, judge
+from tensorprojection.studies.study import Claim
 
 
 def data_of(page: str) -> dict:

@@ -23,7 +23,7 @@ from tensorprojection.studies.networks.unet import unet
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import charts, tables
 from tensorprojection.studies.report.run import read_run
-from tensorprojection.studies.report.statistics import Estimate, corrected, holm
+from tensorprojection.studies.report.statistics import Estimate, corrected
 from tensorprojection.studies.report.tables import as_csv, as_markdown, as_tex, number
 from tensorprojection.studies.results import JobFiles, write_results
 
@@ -296,21 +296,6 @@ def test_the_p_value_is_005_where_the_interval_ends_at_zero():
     shifted = corrected(values - found.low, ratio=0.5)
     assert shifted.low == pytest.approx(0, abs=1e-12)
     assert shifted.p == pytest.approx(0.05)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_holms_correction_rejects_what_its_definition_does(seed):
-    """At every level: the k-th smallest of m is compared with level / (m − k), until one fails."""
-    ps = np.random.default_rng(seed).uniform(0, 0.1, size=5)
-    adjusted = holm(ps.tolist())
-    for level in (0.01, 0.05, 0.1, 0.3):
-        rejected = set()
-        for k, at in enumerate(np.argsort(ps)):
-            if ps[at] > level / (5 - k):
-                break
-            rejected.add(at)
-        assert {at for at, p in enumerate(adjusted) if p <= level} == rejected
-    assert holm([0.01, 0.02, 0.03, 0.005]) == pytest.approx([0.03, 0.04, 0.04, 0.02])  # by hand
 
 
 def test_the_corrected_interval_holds_where_trials_share_images():

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from ..data.cache import about, cached
 from ..data.images import ImageSet
-from ..data.stored import create_array, open_array
+from ..data.stored import create_array
 from ..errors import StudyError
 from ..files import write_whole
 from .layers import Normalise
@@ -235,11 +235,6 @@ def features_of(network: nn.Module, images: NDArray[np.uint8]) -> Features:
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
     with torch.inference_mode():
         return np.concatenate([network(x).contiguous().numpy() for x in pixels.split(BATCH)])
-
-
-def open_features(folder: Path) -> Features:
-    """Return the features in a folder of the cache; nothing is read yet."""
-    return open_array(folder / "features.npy")
 
 
 def features_folder(

@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from tensorprojection import TensorProjection, init_from_data
 
-from ..errors import StudyError
 from .layers import init_by_name
 from .reductions import GLOBAL_AVERAGE, Reduction, Shape, add_layers, find_reduction, to_size
 
@@ -60,8 +59,6 @@ def chest_head(
     torch.Size([1024, 64])
     """
     reduction = find_head(kind)
-    if not 0 <= dropout < 1:
-        raise StudyError(f"Expected a dropout in [0, 1), got {dropout}.")
     return init_by_name(lambda: _head(reduction, (channels, side, side), classes, dropout))
 
 

@@ -86,22 +86,16 @@ def unet(form: str, channels: int = 16, size: int = 128, *, leaky: bool = False)
     """Return the network of that form for RGB images of ``size × size``, initialized as in Keras.
 
     It gives logits, ``(N, 1, size, size)``. ``channels`` are the first convolution's, 16 or 64 in
-    the paper. ``leaky`` puts a LeakyReLU(0.1) after the projection. Networks of one seed
+    the paper. ``leaky`` puts a LeakyReLU(0.1) after a projection. Networks of one seed
     have the same initial values in all that they share, whatever their form; up4 alone differs.
 
     >>> network = unet("tpl")
     >>> network.down4
     TensorProjection((128, 16, 16) -> (128, 8, 8), eps=0.001, init='normal', 256 parameters)
     """
-    if form not in FORMS:
-        raise StudyError(f"Expected a form of {', '.join(map(repr, FORMS))}, got {form!r}.")
-    if channels < 1:
-        raise StudyError(f"Expected at least 1 channel, got {channels}.")
     step = 8 * FORMS[form].factor
     if size < step or size % step:
         raise StudyError(f"Expected a size divisible by {step}, got {size}.")
-    if leaky and FORMS[form].init is None:
-        raise StudyError(f"Expected leaky with a projection only, got form {form!r}.")
     return init_by_name(lambda: UNet(FORMS[form], channels, size, leaky))
 
 
@@ -117,7 +111,7 @@ class UNet(nn.Module):
         for k, (i, o) in enumerate(zip(before, widths, strict=True), start=1):
             self.add_module(f"encoder{k}", _encoder(i, o))
             self.add_module(f"down{k}", nn.MaxPool2d(2) if k < 4 else form.down(wide, size // 8))
-        self.leaky4 = nn.LeakyReLU(0.1) if leaky else None
+        self.leaky4 = nn.LeakyReLU(0.1) if leaky and form.init is not None else None
         self.bottleneck = _encoder(wide, wide)
         for k in (4, 3, 2, 1):
             width = widths[k - 1]

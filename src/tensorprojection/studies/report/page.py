@@ -34,6 +34,7 @@ from .tables import (
     notes,
     number,
     ranked,
+    trials_of,
     verdict,
 )
 from .verdicts import RULE, UNDECIDED, verdicts
@@ -141,7 +142,7 @@ def _charts(run: Run) -> dict[str, list[charts.Spec]]:
 def _about(run: Run) -> str:
     """Return the data, trials and date of a run in one line."""
     facts = dict(_facts(run))
-    found = [f"Data: {facts['Data']}", f"trials: {facts['Trials']}"]
+    found = [f"Data: {facts['Data']}", facts["Trials"]]
     if "Epochs" in facts:
         found.append(f"epochs: {facts['Epochs']}")
     if "Started" in facts:
@@ -255,11 +256,7 @@ def _networks(run: Run) -> Part:
 
 def _facts(run: Run) -> list[tuple[str, str]]:
     """Return the folder, trials, data, code, machine and time of a run."""
-    done = {run.model_title(model): run.count(model) for model in run.models}
-    trials = "; ".join(f"{title}: {n}" for title, n in done.items())
-    if len(set(done.values())) == 1:
-        trials = str(next(iter(done.values())))
-    facts = [("Folder", str(run.folder)), ("Trials", f"{trials} of {run.config.trials} planned")]
+    facts = [("Folder", str(run.folder)), ("Trials", trials_of(run))]
     if run.held_out is not None:
         total = f", {sum(run.samples.counts):,} images" if run.samples else ""
         return [*facts, ("Data", f"{run.config.data}{total}")]

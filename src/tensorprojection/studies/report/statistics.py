@@ -16,7 +16,6 @@ selected on the same data.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -137,18 +136,6 @@ def estimate(run: Run, by_trial: Floats, part: Part = "validation") -> Estimate 
     if not there.any():
         return None
     return corrected(by_trial[there], 0 if run.one_split else float(run.ratios[part][there].mean()))
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Return the p-values of several comparisons, corrected by Holm's step-down method.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    found, before = list(ps), 0.0
-    for k, at in enumerate(sorted(range(len(ps)), key=lambda at: ps[at])):
-        found[at] = before = max(before, min(1.0, (len(ps) - k) * ps[at]))
-    return found
 
 
 def last_column(run: Run) -> int:

@@ -140,7 +140,7 @@ def headline(run: Run) -> str:
 
 def notes(run: Run) -> list[str]:
     """Return the notes below the tables: what scores and intervals mean, and what is left out."""
-    text = f"Medians and 25–75 % ranges over {_trials(run)}."
+    text = f"Medians and 25–75 % ranges over {trials_of(run)}."
     if run.held_out is not None:
         text += " Each network is the one that its trial saved, selected on its validation images."
     elif (LOSS, run.models[0]) in run.values:
@@ -184,12 +184,13 @@ def _about_difference(run: Run) -> str:
     return REDRAWN.format(ratio=float(run.ratios[run.part].mean()), part=run.part)
 
 
-def _trials(run: Run) -> str:
+def trials_of(run: Run) -> str:
+    """Return the number of trials, for each network if they differ."""
     counts = {run.model_title(row.model): row.trials for row in run.comparisons}
     planned = run.config.trials
     if set(counts.values()) == {planned}:
         return count(planned, "trial")
-    each = "; ".join(f"{title}: {trials}" for title, trials in counts.items())
+    each = "; ".join(f"{title}: {n}" for title, n in counts.items())
     if run.held_out is not None:
         return f"the trials with a saved network ({each}; planned: {planned})"
     last = run.comparisons[0].last_epoch
