@@ -72,8 +72,8 @@ def interval(found: Estimate) -> str:
 
 
 def _tiny(found: Estimate) -> bool:
-    """Return True if three decimals would hide both ends of the interval."""
-    return max(abs(found.low), abs(found.high)) < 0.001
+    """Return True if three decimals would hide an interval without zero."""
+    return found.sign != 0 and max(abs(found.low), abs(found.high)) < 0.001
 
 
 def count(how_many: int, what: str) -> str:
@@ -273,9 +273,10 @@ def of_classes(run: Run) -> Grid:
 
 def _with_range(values: Quartiles, trials: int) -> str:
     """Return the median with the quartiles; one trial has no spread."""
-    low, median, high = values
-    spread = trials > 1 and not math.isnan(low)
-    return number(median) + (f" [{number(low)}–{number(high)}]" if spread else "")
+    tiny = 0 < abs(values[2]) < 0.001
+    low, median, high = (number(value, tiny=tiny) for value in values)
+    spread = trials > 1 and not math.isnan(values[0])
+    return median + (f" [{low}–{high}]" if spread else "")
 
 
 def of_metric(run: Run, metric: str) -> list[Comparison]:
