@@ -177,11 +177,6 @@ class Study(Generic[C]):
         """The metrics, with what they mean."""
         return SEGMENTATION if self.images.masks else CLASSIFICATION
 
-    @property
-    def row_metrics(self) -> tuple[str, ...]:
-        """The names of all numbers that an epoch is measured by, the training loss first."""
-        return ("train_loss", *(metric.name for metric in self.measured))
-
     # For the reader
 
     def describe(self, config: C) -> tuple[str, ...]:
