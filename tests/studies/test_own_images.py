@@ -7,9 +7,11 @@ import numpy as np
 import polars as pl
 import pytest
 from PIL import Image
+from small_runs import in_this_process
 
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.images import ImageKind
+from tensorprojection.studies.executors import local
 from tensorprojection.studies.images import from_reference, images_study, kind_of
 from tensorprojection.studies.registry import find_study, read_config
 
@@ -39,6 +41,7 @@ def outlines(tmp_path, picture):
 @pytest.fixture
 def tpl(tpl, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "run_jobs", in_this_process)  # no process that imports torch anew
     return tpl
 
 

@@ -15,7 +15,7 @@ from small_runs import smoke
 import tensorprojection.studies
 from tensorprojection.cli.trained import evaluate, export, predict
 from tensorprojection.studies import trained
-from tensorprojection.studies.data.stored import open_stored
+from tensorprojection.studies.data.cache import open_stored
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.results import JobFiles

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from .config import RunConfig
 from .data.augment import Augmentation, make_copies
-from .data.cache import checksum
+from .data.cache import Stack, checksum, open_array, open_stored
 from .data.decode import Progress
 from .data.images import ImageKind, ImageSet
 from .data.sources import CachedImages, Patients, open_images
 from .data.splits import Rows, Split
-from .data.stored import Stack, open_array, open_stored
 from .networks.backbones import features_folder, find_weights, sha256
 from .training.seeds import trial_split
 

@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from .config import CONFIG, PATHS, Began, RunConfig, checked, code_version, read_run
-from .data.stored import open_stored
+from .data.cache import open_stored
 from .errors import StudyError
 from .executors.base import Executor, Task
 from .executors.local import run_jobs

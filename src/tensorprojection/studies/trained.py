@@ -29,10 +29,10 @@ from tensorprojection import (
 )
 
 from .config import PATHS, STUDY, RunConfig, own_settings
+from .data.cache import open_stored
 from .data.decode import UnreadableError, fit, open_image, read_regular
 from .data.images import ImageSet
 from .data.sources import open_images
-from .data.stored import open_stored
 from .errors import StudyError
 from .files import write_whole
 from .inputs import Samples, load_images, pixels, samples_of

@@ -6,9 +6,8 @@ from tensorprojection.studies.chest import COPIES as CHEST_COPIES
 from tensorprojection.studies.data import ImageSet
 from tensorprojection.studies.data import augment as module
 from tensorprojection.studies.data.augment import augment, draw, make_copies
-from tensorprojection.studies.data.cache import cached
+from tensorprojection.studies.data.cache import cached, open_stored, store
 from tensorprojection.studies.data.phantoms import chest, polyp
-from tensorprojection.studies.data.stored import open_stored, store
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.kvasir import CHANGES as KVASIR
 

@@ -36,7 +36,7 @@ def split_of(folder, **flags):
     config = resolve(study, "smoke", None, {"data": str(folder), "split": "patient", **flags})
     data = study.open(config, study.prepare(config, 1, lambda *_: None))
     rows = data.split(0)[: 3 if config.test_share else 2]
-    return [{patient_of(name) for name in data.images.names[part]} for part in rows]
+    return [{patient_of(name) for name in data.originals.names[part]} for part in rows]
 
 
 @pytest.mark.parametrize("how", ["pattern", "whole match", "csv", "csv of last parts", "texts"])

@@ -78,8 +78,8 @@ def test_brightness_does_not_tell_the_class(kind):
 
 
 def test_polyp_masks_are_never_empty_and_as_large_as_real_ones():
-    made = polyp.make(320)
-    assert made.images.shape == (320, 192, 192, 3)
+    made = polyp.make(320, size=64)
+    assert made.images.shape == (320, 64, 64, 3)
     assert set(np.unique(made.masks)) == {0, 1}
     area = made.masks.mean((1, 2))
     assert area.min() > 0
@@ -89,7 +89,7 @@ def test_polyp_masks_are_never_empty_and_as_large_as_real_ones():
 
 
 def test_polyp_masks_lie_on_the_outline_to_the_pixel():
-    made = polyp.make(128)
+    made = polyp.make(64, size=128)
     step = np.abs(np.diff(made.images.astype(np.float32).mean(3), axis=2))
     edge = np.diff(made.masks, axis=2) != 0
     edge[:, :, :4] = edge[:, :, -4:] = False

@@ -9,8 +9,8 @@ import pytest
 from by_name import kind_of, open_images
 
 from tensorprojection.studies.data import sources
+from tensorprojection.studies.data.cache import open_stored
 from tensorprojection.studies.data.images import ImageKind
-from tensorprojection.studies.data.stored import open_stored
 from tensorprojection.studies.errors import StudyError
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from tensorprojection.studies.data.images import ImageSet
-from tensorprojection.studies.data.stored import (
+from tensorprojection.studies.data.cache import (
     ARRAYS,
     Stack,
     content_of,
@@ -20,6 +19,7 @@ from tensorprojection.studies.data.stored import (
     receive,
     store,
 )
+from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.errors import StudyError
 
 draw = np.random.default_rng(0)

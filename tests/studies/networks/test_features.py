@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from tensorprojection.studies.data.cache import cached
+from tensorprojection.studies.data.cache import cached, open_array, open_stored, store
 from tensorprojection.studies.data.phantoms import chest
-from tensorprojection.studies.data.stored import open_array, open_stored, store
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks import backbones as module
 from tensorprojection.studies.networks.backbones import (

@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from torch.nn import functional
 
 from tensorprojection.studies.config import code_version, resolve
-from tensorprojection.studies.data.stored import Stack, open_stored
+from tensorprojection.studies.data.cache import Stack, open_stored
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.inputs import samples_of
 from tensorprojection.studies.networks.backbones import backbone, features_of

@@ -22,9 +22,8 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from ..errors import StudyError
-from .cache import about, cached
+from .cache import about, cached, create_array, save
 from .images import KNOWN, ImageSet
-from .stored import create_array, save
 
 CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
 MOST_COPIES = 10_000  # of each original

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ..errors import StudyError
+from .cache import create_array
 from .folders import File, Item
 from .images import ImageKind, Mode
-from .stored import create_array
 
 STEP = 32  # rows between two reports of progress
 MOST_BYTES = 2**29  # of one image's file; the largest of the data sets have a few million

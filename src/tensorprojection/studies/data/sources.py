@@ -19,13 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StudyError
-from .cache import cached
+from .cache import cached, open_stored, save, store
 from .decode import Progress, decode_into, in_threads, open_regular, read_regular
 from .folders import Dataset, File, find
 from .images import ImageKind, ImageSet
 from .npz import memory_bytes, read_npz
 from .splits import subset
-from .stored import open_stored, save, store
 
 PHANTOMS = "phantoms"
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")

@@ -22,7 +22,7 @@ import torch
 from tensorprojection.errors import ProjectionError
 
 from ..config import RunConfig, code_version
-from ..data.stored import open_stored
+from ..data.cache import open_stored
 from ..errors import StudyError
 from ..inputs import Data, RunInputs
 from ..network_file import Keep

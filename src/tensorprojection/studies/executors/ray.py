@@ -23,7 +23,7 @@ from threading import Thread
 from typing import Any
 
 from ..config import RunConfig
-from ..data.stored import content_of, receive
+from ..data.cache import content_of, receive
 from ..errors import StudyError
 from ..training.checkpoint import JobState
 from ..training.job import Done, Event, Failed, Job, Notice, Step

@@ -28,9 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data.cache import about, cached
+from ..data.cache import about, cached, create_array
 from ..data.images import ImageSet
-from ..data.stored import create_array
 from ..errors import StudyError
 from ..files import write_whole
 from .layers import Normalise
