@@ -216,9 +216,11 @@ class Differentiable(NamedTuple):
     full: type[Function]
     quick: type[Function]
 
+    def form(self, how: Strategy) -> Any:
+        return self.full if how is Strategy.TRANSFORM else self.quick
+
     def __call__(self, *args: Any) -> Any:
-        form: Any = self.full if strategy() is Strategy.TRANSFORM else self.quick
-        return form.apply(*args)
+        return self.form(strategy()).apply(*args)
 
 
 def differentiable(full: type[Function]) -> Differentiable:
