@@ -33,7 +33,7 @@ Other = TypeVar("Other", bound="_Projection")
 
 
 class _Projection(nn.Module):
-    """What the two layers share: the W's, the U's made of them, and methods to inspect them."""
+    """The base of both layers: holds the W's, and computes and inspects the U's."""
 
     transposed: ClassVar[bool]
 
@@ -87,7 +87,7 @@ class _Projection(nn.Module):
 
     @property
     def order(self) -> int:
-        """The number of modes."""
+        """Return the number of modes."""
         return len(self.init)
 
     @property

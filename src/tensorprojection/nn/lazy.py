@@ -20,7 +20,7 @@ from .layers import Other, TensorProjection, TransposeTensorProjection, _Project
 
 
 class _Lazy(LazyModuleMixin, _Projection):
-    """A projection whose ``in_shape`` is that of the first input it sees."""
+    """A projection that takes ``in_shape`` from its first input."""
 
     def __init__(
         self,

@@ -180,14 +180,14 @@ def outside_jit_trace() -> AbstractContextManager[None]:
 
 @contextmanager
 def _paused_jit_trace() -> Iterator[None]:
-    tracer: Any = torch._C
-    state = tracer._get_tracing_state()
-    tracer._set_tracing_state(None)
+    jit: Any = torch._C
+    state = jit._get_tracing_state()
+    jit._set_tracing_state(None)
     try:
         with torch.no_grad():  # a constant cannot require a gradient
             yield
     finally:
-        tracer._set_tracing_state(state)
+        jit._set_tracing_state(state)
 
 
 # Functions and custom ops
