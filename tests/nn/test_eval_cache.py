@@ -21,7 +21,7 @@ def polar_calls(monkeypatch):
     projections = tensorprojection.nn.layers.projections
 
     def counted(Ws, *args, **options):
-        calls.append(len(Ws))
+        calls.append(sum(W is not None for W in Ws))
         return projections(Ws, *args, **options)
 
     monkeypatch.setattr(tensorprojection.nn.layers, "projections", counted)
