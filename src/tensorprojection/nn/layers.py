@@ -199,8 +199,8 @@ class _Projection(nn.Module):
     def _check(self, x: Tensor) -> None:
         """Check the input, and the W's, which anybody may have replaced."""
         with outside_jit_trace():  # a comparison of sizes is not part of a trace
-            check_input(x, self.in_shape)
             self._check_Ws(self.Ws)
+            check_input(x, self.in_shape)
 
     def _check_Ws(self, Ws: Matrices) -> None:
         for k, (W, shape) in enumerate(zip(Ws, self._W_shapes(), strict=True), start=1):
@@ -247,6 +247,7 @@ class _Projection(nn.Module):
     def _mirror(self, cls: type[Other], tied: bool) -> Other:
         """Return the layer that maps back, with this layer's W's or with its own."""
         Ws = self.Ws
+        self._check_Ws(Ws)
         W = next((W for W in Ws if W is not None), None)
         other = cls(
             self.out_shape,
