@@ -4,11 +4,14 @@ import ast
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import torch
 from import_graph import ROOT, modules, package, private_names
 
 import tensorprojection as tp
+from tensorprojection.ops.kernels import calls
+from tensorprojection.ops.kernels.library import Library
 
 
 def profiled(call):
@@ -33,6 +36,30 @@ def profiled(call):
     finally:
         sys.setprofile(None)
     return files, deepest
+
+
+def frames_at_the_kernels(call):
+    """Return the most own frames that are on the stack when a compiled kernel is called."""
+    most = 0
+
+    def counted(kernel):
+        def run(*args):
+            nonlocal most
+            frame, own = sys._getframe(1), 0
+            while frame is not None:
+                own += ROOT in Path(frame.f_code.co_filename).parents
+                frame = frame.f_back
+            most = max(most, own)
+            return kernel(*args)
+
+        return run
+
+    library = calls.load()
+    kernels = (library.map, library.pair, library.polar, library.polar_grad)
+    counting = Library(*map(counted, kernels), library.parallel)
+    with mock.patch.object(calls, "load", return_value=counting):
+        call()
+    return most
 
 
 def functions():
@@ -62,6 +89,7 @@ def main():
         lines[package(".".join(parts)) or "root"] += len(path.read_text("utf-8").splitlines())
     rows = {
         "Python files of one training call": f"{len(files)}: {', '.join(sorted(files))}",
+        "own frames from forward to a kernel": frames_at_the_kernels(lambda: layer(x)),
         "deepest stack of own frames": deepest,
         "autograd.Functions": f"{len(functions())}: {', '.join(functions())}",
         "custom ops": f"{len(ops)}: {', '.join(ops)}",

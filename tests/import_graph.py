@@ -1,6 +1,7 @@
 """The package's modules, which imports which, and the private names of torch that they use."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import tensorprojection
@@ -30,6 +31,11 @@ TORCH_ONLY = ["spectrum", "torch_steps", "plan", "layout", "limits", "matmul_onl
 TORCH_ONLY += ["dtypes"]
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
 def package(module):
     """The first part of a module's name behind the package's own; "" for the root."""
     return module.partition(".")[0]
@@ -52,7 +58,7 @@ def edges():
 
 def _imported(path, name, is_package):
     home = name if is_package else name[:-1]
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom):
             if node.level:
                 base = home[: len(home) - node.level + 1]
@@ -83,7 +89,7 @@ def private_names(path):
     ``torch._C._functorch.get_interpreter_stack()`` is ``torch._C._functorch``. An attribute is
     torch's if it starts with one underscore and nothing of that name is defined in the package.
     """
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = parsed(path)
     roots = {"torch": "torch", "Tensor": "Tensor"}
     found = set()
     for node in ast.walk(tree):
@@ -128,18 +134,16 @@ def _imported_elsewhere(tree):
     }
 
 
-_names = set()
-
-
+@cache
 def _defined():
     """All names that the package itself defines."""
-    if not _names:
-        for path in ROOT.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                    _names.add(node.name)
-                elif isinstance(node, ast.Name):
-                    _names.add(node.id)
-                elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
-                    _names.add(node.attr)
-    return _names
+    names = set()
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+                names.add(node.attr)
+    return names

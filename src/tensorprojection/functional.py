@@ -66,7 +66,7 @@ def polar(
         raise ProjectionValueError(
             f"Expected W of shape (..., p, q) with 1 <= q <= p, got {tuple(W.shape)}."
         )
-    (U,) = projections([W], [eps], eps_mode == "relative", dtype or W.dtype)
+    U: Tensor = projections([W], [eps], eps_mode == "relative", dtype or W.dtype)[0]
     return U
 
 

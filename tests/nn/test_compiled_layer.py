@@ -61,15 +61,28 @@ def step(run, layer, x, grad):
     return z, *torch.autograd.grad(z, [x, *layer.parameters()], grad)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
-def test_one_graph_of_custom_ops(name, channels_last, training, name_of_implementation):
-    layer = LAYERS[name]().train(training)
+def test_one_graph_of_custom_ops(name, name_of_implementation):
+    assert_one_graph(LAYERS[name](), name_of_implementation)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_one_graph_in_eval_mode(name):
+    assert_one_graph(LAYERS[name]().eval())
+
+
+@pytest.mark.parametrize("used", ["kernels", "torch"])
+@pytest.mark.parametrize("name", ["all modes", "one left alone", "transposed"])
+def test_one_graph_for_channels_last(name, used):
+    with implementation(used):
+        assert_one_graph(LAYERS[name](), memory_format=torch.channels_last)
+
+
+def assert_one_graph(
+    layer, name_of_implementation="kernels", memory_format=torch.contiguous_format
+):
     x, grad = torch.randn(3, *layer.in_shape), torch.randn(3, *layer.out_shape)
-    if channels_last and x.ndim == 4:
-        x = x.to(memory_format=torch.channels_last)
-    x.requires_grad_()
+    x = x.to(memory_format=memory_format).requires_grad_()
     run, calls = compiled(layer)
     found, expected = step(run, layer, x, grad), step(layer, layer, x, grad)
     for ours, theirs in zip(found, expected, strict=True):

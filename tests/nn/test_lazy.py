@@ -286,7 +286,7 @@ def test_copies_before_and_after_the_first_call(how):
 )
 def test_what_a_lazy_layer_does_not_know_before_its_first_call(ask):
     layer = LazyTensorProjection((4, None))
-    with pytest.raises(ProjectionValueError, match=rf"no shapes yet.*\.{ask}\(\)"):
+    with pytest.raises(ProjectionValueError, match="no shapes yet"):
         getattr(layer, ask)()
     layer(torch.randn(8, 7, 6))
     getattr(layer, ask)()

@@ -61,6 +61,24 @@ def test_plain_operations_begin_where_the_tensor_shrinks_most():
 
 
 @directions
+@pytest.mark.parametrize("wanted", ["x", "Us", "both"])
+def test_flops_of_both_passes(transposed, wanted):
+    """Mode by mode in the cheapest order; one product for dL/dx, two for the U's."""
+    x, Us = torch.randn(2, 3, 8, 40), [None, torch.randn(8, 7), torch.randn(40, 2)]
+    forward = 2 * 2 * 3 * (8 * 40 * 2 + 8 * 7 * 2)
+    if transposed:
+        x, forward = torch.randn(2, 3, 7, 2), 2 * 2 * 3 * (7 * 2 * 8 + 8 * 2 * 40)
+    x.requires_grad_(wanted != "Us")
+    for U in Us[1:]:
+        U.requires_grad_(wanted != "x")
+    with FlopCounterMode(display=False) as counted:
+        z = planned(transposed)(x, Us)
+        assert counted.get_total_flops() == forward
+        z.sum().backward()
+    assert counted.get_total_flops() == forward * {"x": 2, "Us": 3, "both": 4}[wanted]
+
+
+@directions
 def test_a_second_derivative_in_float32(transposed):
     """Where kernels serve, which autograd does not see into."""
 

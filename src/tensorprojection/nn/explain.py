@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import UninitializedParameter
 
-from ..errors import ProjectionValueError
 from ..ops import torch_steps
-from ..ops.dtypes import HALF, check_input
+from ..ops.dtypes import HALF
 from ..ops.kernels.library import kernels
 from ..ops.layout import layout_of, memory_order
 from .layers import TensorProjection, TransposeTensorProjection
@@ -58,11 +56,7 @@ def explain(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> E
     backward, input   mode...
     backward, all     mode...
     """
-    if any(isinstance(W, UninitializedParameter) for W in layer.Ws):
-        raise ProjectionValueError(
-            "This lazy layer has no shapes yet. Call it once with an input before explain()."
-        )
-    check_input(x, layer.in_shape)
+    layer._check(x)
     b = x.ndim - layer.order
     axes = memory_order(x, b)
     in_memory = tuple(a - b + 1 for a in axes if a >= b)

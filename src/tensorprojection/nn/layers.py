@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..eps import EpsMode, check_eps
-from ..errors import ProjectionDeviceError, ProjectionTypeError, ProjectionValueError
+from ..errors import ProjectionTypeError, ProjectionValueError
 from ..functional import back_project, project
 from ..init import Init, init_name, initialize, resolve
 from ..ops.dtypes import (
@@ -22,8 +22,8 @@ from ..ops.dtypes import (
     map_dtype,
 )
 from ..ops.layout import Matrices
-from ..ops.polar import exported_projections, let_dynamo_export, projections
-from ..ops.tracing import is_exporting, outside_jit_trace
+from ..ops.polar import projections
+from ..ops.tracing import outside_jit_trace
 from ..shapes import Shape, complete, per_mode, read_shape
 from .cache import EvalCache
 from .distributed import run_distributed
@@ -33,7 +33,7 @@ Other = TypeVar("Other", bound="_Projection")
 
 
 class _Projection(nn.Module):
-    """What the two layers share: the W's, the U's made of them, and methods to inspect them."""
+    """The base of both layers: holds the W's, and computes and inspects the U's."""
 
     transposed: ClassVar[bool]
 
@@ -87,7 +87,7 @@ class _Projection(nn.Module):
 
     @property
     def order(self) -> int:
-        """The number of modes."""
+        """Return the number of modes."""
         return len(self.init)
 
     @property
@@ -163,35 +163,27 @@ class _Projection(nn.Module):
         """
         Ws = self.Ws
         self._check_Ws(Ws)
-        return self._projections(gathered(Ws), dtype)
+        own = next((W.dtype for W in Ws if W is not None), torch.float32)
+        settings = self._eps, self._eps_mode == "relative", dtype or own
+        return projections(gathered(Ws), *settings, constant=not self.training)
 
-    def _projections(self, Ws: Matrices, dtype: torch.dtype | None) -> list[Tensor | None]:
-        present = [(W, eps) for W, eps in zip(Ws, self.eps, strict=True) if W is not None]
-        if not present:
-            return [None] * len(Ws)
-        matrices, eps = zip(*present, strict=True)
-        options = (eps, self.eps_mode == "relative", dtype or matrices[0].dtype)
-        if is_exporting() and not self.training:
-            let_dynamo_export()
-            found = iter(exported_projections(*options, *matrices))
-        else:
-            found = iter(projections(matrices, *options))
-        return [None if W is None else next(found) for W in Ws]
+    def _Us(self, Ws: Matrices, x: Tensor) -> list[Tensor | None]:
+        """Return the U's for an input x, cached in eval mode: see Note [When U is cached]."""
+        dtype = derivative_dtype(map_dtype(x))  # see Note [The derivative in float32]
+        settings = self._eps, self._eps_mode == "relative", dtype
+        if self.training:
+            return projections(Ws, *settings)
+        return self._cache.get_or_compute(
+            Ws, settings, lambda Ws: projections(Ws, *settings, constant=True)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
             return self._fx_leaf(x)
-        Ws = self.Ws
-        self._check(x, Ws)
+        self._check(x)
         if is_distributed(x):
-            return run_distributed(self._project, x, Ws, self.order)
-        return self._project(x, gathered(Ws))
-
-    def _project(self, x: Tensor, Ws: Matrices) -> Tensor:
-        """Return Eq. 1 or, transposed, Eq. 13."""
-        dtype = derivative_dtype(map_dtype(x))  # see Note [The derivative in float32]
-        get_Us = self._projections if self.training else self._cached_projections
-        Us = get_Us(Ws, dtype)
+            return run_distributed(self, x)
+        Us = self._Us(gathered(self.Ws), x)
         return back_project(x, Us) if self.transposed else project(x, Us)
 
     def _fx_leaf(self, x: fx.Proxy) -> Any:
@@ -204,17 +196,11 @@ class _Projection(nn.Module):
             )
         return tracer.create_proxy("call_module", tracer.path_of_module(self), (x,), {})
 
-    def _check(self, x: Tensor, Ws: Matrices) -> None:
+    def _check(self, x: Tensor) -> None:
         """Check the input, and the W's, which anybody may have replaced."""
         with outside_jit_trace():  # a comparison of sizes is not part of a trace
+            self._check_Ws(self.Ws)
             check_input(x, self.in_shape)
-            self._check_Ws(Ws)
-            for k, W in enumerate(Ws, start=1):
-                if W is not None and W.device != x.device:
-                    raise ProjectionDeviceError(
-                        f"Expected the input and the layer on one device, got the input on "
-                        f"{x.device} and W{k} on {W.device}."
-                    )
 
     def _check_Ws(self, Ws: Matrices) -> None:
         for k, (W, shape) in enumerate(zip(Ws, self._W_shapes(), strict=True), start=1):
@@ -225,20 +211,15 @@ class _Projection(nn.Module):
                     f"{self.out_shape}, got {found}."
                 )
 
-    def _cached_projections(self, Ws: Matrices, dtype: torch.dtype) -> list[Tensor | None]:
-        """Return the U's, cached as long as no W changes: see Note [When U is cached]."""
-        settings = (dtype, self.eps, self.eps_mode)
-        return self._cache.get_or_compute(Ws, settings, lambda Ws: self._projections(Ws, dtype))
-
     def freeze(self) -> FrozenProjection:
-        """The layer as it is now, as a constant: no parameters, the U's as buffers."""
+        """Return the layer as it is now, as a constant: no parameters, the U's as buffers."""
         with torch.no_grad():
             Us = self.projections()
         frozen = FrozenProjection(self.in_shape, self.out_shape, Us, transposed=self.transposed)
         return frozen.train(self.training)
 
     def orthogonality_error(self) -> Tensor:
-        """The largest ``‖UᵀU − I‖`` (spectral norm) of all modes.
+        """Return the largest ``‖UᵀU − I‖`` (spectral norm) of all modes.
 
         In exact arithmetic it is ε²/(σ² + ε²), with σ W's smallest singular value: about 1e-4 with
         the paper's init and ε; 1e-6 or less if orthonormal, or with ``eps_mode="relative"``.
@@ -266,6 +247,7 @@ class _Projection(nn.Module):
     def _mirror(self, cls: type[Other], tied: bool) -> Other:
         """Return the layer that maps back, with this layer's W's or with its own."""
         Ws = self.Ws
+        self._check_Ws(Ws)
         W = next((W for W in Ws if W is not None), None)
         other = cls(
             self.out_shape,
@@ -327,15 +309,15 @@ class TensorProjection(_Projection):
     transposed = False
 
     def transpose(self, tied: bool = True) -> TransposeTensorProjection:
-        """The up-sampling layer from ``out_shape`` to ``in_shape``.
+        """Return the up-sampling layer from ``out_shape`` to ``in_shape``.
 
         With ``tied=True`` it shares this layer's parameters (an autoencoder with tied weights);
-        else it has its own, started anew.
+        otherwise it has its own, newly initialized.
         """
         return self._mirror(TransposeTensorProjection, tied)
 
     def captured_energy(self, x: Tensor) -> Tensor:
-        """‖Z‖² / ‖X‖² for each sample: the share of the input that the projection keeps.
+        """Return ‖Z‖² / ‖X‖² for each sample: the share of the input that the projection keeps.
 
         It is 1 for a sample that is all zeros.
         """
@@ -347,9 +329,8 @@ class TensorProjection(_Projection):
         return back_like(torch.where(is_zero, 1.0, z / torch.where(is_zero, 1.0, total)), x)
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """The back-projection of the projection: x as far as the kept subspace holds it."""
-        get_Us = self._projections if self.training else self._cached_projections
-        return back_project(self(x), get_Us(gathered(self.Ws), derivative_dtype(map_dtype(x))))
+        """Return the back-projection of the projection: the part of x in the U's column spaces."""
+        return back_project(self(x), self._Us(gathered(self.Ws), x))
 
 
 class TransposeTensorProjection(_Projection):
@@ -370,7 +351,7 @@ class TransposeTensorProjection(_Projection):
     transposed = True
 
     def transpose(self, tied: bool = True) -> TensorProjection:
-        """The projection from ``out_shape`` to ``in_shape``, with this layer's W's or its own."""
+        """Return the projection from ``out_shape`` to ``in_shape``, tied or with its own W's."""
         return self._mirror(TensorProjection, tied)
 
 

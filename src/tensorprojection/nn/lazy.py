@@ -14,13 +14,13 @@ from ..eps import EpsMode
 from ..errors import ProjectionValueError
 from ..init import Init
 from ..ops.dtypes import check_floating
+from ..ops.layout import Matrices
 from ..shapes import complete, read_shape
-from .frozen import FrozenProjection
-from .layers import Other, TensorProjection, TransposeTensorProjection, _Projection
+from .layers import TensorProjection, TransposeTensorProjection, _Projection
 
 
 class _Lazy(LazyModuleMixin, _Projection):
-    """A projection whose ``in_shape`` is that of the first input it sees."""
+    """A projection that takes ``in_shape`` from its first input."""
 
     def __init__(
         self,
@@ -64,22 +64,9 @@ class _Lazy(LazyModuleMixin, _Projection):
                     self.register_parameter(name, None)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def _mirror(self, cls: type[Other], tied: bool) -> Other:
-        raise self._no_shapes("transpose")
-
-    def freeze(self) -> FrozenProjection:
-        raise self._no_shapes("freeze")
-
-    def orthogonality_error(self) -> Tensor:
-        raise self._no_shapes("orthogonality_error")
-
-    def projections(self, dtype: torch.dtype | None = None) -> list[Tensor | None]:
-        raise self._no_shapes("projections")
-
-    def _no_shapes(self, method: str) -> ProjectionValueError:
-        return ProjectionValueError(
-            "This lazy layer has no shapes yet. Call it once with an input before using "
-            f".{method}()."
+    def _check_Ws(self, Ws: Matrices) -> None:
+        raise ProjectionValueError(
+            "This lazy layer has no shapes yet. Call it once with an input first."
         )
 
     def initialize_parameters(self, x: Tensor) -> None:

@@ -22,12 +22,12 @@ def has_float64(x: Tensor) -> bool:
 
 
 def in_float64(x: Tensor) -> Tensor:
-    """x in float64: on its own device, or on the host if the device has none."""
+    """Return x in float64: on its own device, or on the host if the device has no float64."""
     return x.double() if has_float64(x) else x.cpu().double()
 
 
 def back_like(x: Tensor, like: Tensor) -> Tensor:
-    """x, from `in_float64`, in the type and on the device of ``like``."""
+    """Return x, from `in_float64`, in the type and on the device of ``like``."""
     return x.to(like.dtype).to(like.device)
 
 
@@ -47,28 +47,28 @@ def check_floating(x: Tensor, name: str) -> None:
 
 
 def check_input(x: Tensor, in_shape: Shape) -> None:
-    """x must be real, floating-point and end in in_shape."""
+    """Refuse an x that is not real and floating-point, or whose shape does not end in in_shape."""
     check_floating(x, "the input")
     if x.shape[x.ndim - len(in_shape) :] != in_shape or x.ndim < len(in_shape):
         check_shape(tuple(x.shape), in_shape)
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[None]:
-    """Autocast off; nothing at all where it is off already, so that a trace shows nothing."""
+    """Switch autocast off. If it is off already, do nothing, so that a trace shows nothing."""
     if autocasts(x):
         return torch.autocast(x.device.type, enabled=False)
     return nullcontext()
 
 
 def map_dtype(x: Tensor) -> torch.dtype:
-    """The type in which x is projected: its own, or autocast's (which leaves float64 alone)."""
+    """Return the type in which x is projected: its own, or autocast's except for float64."""
     if x.dtype != torch.float64 and autocasts(x):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
 
 def autocasts(x: Tensor) -> bool:
-    """Whether autocast is on for x's device."""
+    """Return True if autocast is on for x's device."""
     device = x.device.type
     return device != "meta" and torch.is_autocast_enabled(device)
 

@@ -30,12 +30,14 @@ from torch.autograd import Function
 from . import matmul_only, spectrum
 from .dtypes import has_float64, no_autocast
 from .kernels import calls
+from .layout import Matrices
 from .spectrum import Spectrum, trace
 from .tracing import (
     Strategy,
     constant_behind,
     constant_to_dynamo,
     differentiable,
+    is_exporting,
     register,
     strategy,
     without_modes,
@@ -43,26 +45,43 @@ from .tracing import (
 
 
 def projections(
-    Ws: Sequence[Tensor], eps: Sequence[float], relative: bool, dtype: torch.dtype
-) -> list[Tensor]:
-    """Return U of each W, all in one call.
+    Ws: Matrices,
+    eps: Sequence[float],
+    relative: bool,
+    dtype: torch.dtype,
+    *,
+    constant: bool = False,
+) -> list[Any]:
+    """Return U of each W, None for None, all in one call.
 
     On an accelerator, U comes from products of matrices only and nothing synchronizes. A W of
     type float64, and any W on a device without float64, is decomposed on the host.
+
+    Args:
+        constant: torch.export may take U for a constant of the program.
     """
-    if not Ws:
-        return []
-    if any(not _on_own_device(W) for W in Ws):
+    found = [(W, e) for W, e in zip(Ws, eps, strict=True) if W is not None]
+    if not found:
+        return [None] * len(Ws)
+    present, by_W = zip(*found, strict=True)
+    Us: Sequence[Tensor]
+    if constant and is_exporting():
+        let_dynamo_export()
+        Us = exported_projections(by_W, relative, dtype, *present)
+    elif not all(map(_on_own_device, present)):
         # The copies are differentiable. No float64 crosses to a device without it.
-        narrow = dtype if has_float64(Ws[0]) or dtype != torch.float64 else torch.float32
-        Us = projections([W.cpu() for W in Ws], eps, relative, narrow)
-        return [U.to(W.device) for U, W in zip(Us, Ws, strict=True)]
-    with no_autocast(Ws[0]):
-        if strategy(*Ws) is Strategy.PLAIN:
-            return [
-                matmul_only.polar_plain(W, e, relative, dtype) for W, e in zip(Ws, eps, strict=True)
-            ]
-        return list(_polar(tuple(eps), relative, dtype, *Ws)[: len(Ws)])
+        narrow = dtype if has_float64(present[0]) or dtype != torch.float64 else torch.float32
+        on_host = projections([W.cpu() for W in present], by_W, relative, narrow)
+        Us = [U.to(W.device) for U, W in zip(on_host, present, strict=True)]
+    else:
+        with no_autocast(present[0]):
+            how = strategy(*present)
+            if how is Strategy.PLAIN:
+                Us = [matmul_only.polar_plain(W, e, relative, dtype) for W, e in found]
+            else:
+                Us = _polar.form(how).apply(by_W, relative, dtype, *present)
+    each = iter(Us)
+    return [None if W is None else next(each) for W in Ws]
 
 
 def exported_projections(
@@ -70,9 +89,8 @@ def exported_projections(
 ) -> tuple[Tensor, ...]:
     """Return the U's inside of torch.export, as constants of the graph if possible.
 
-    If the fake tensor W stands for a parameter that the traced program has not written to, U is
-    computed from the parameter's values, and a later write is refused. Otherwise U is computed in
-    the graph, from W.
+    If the fake tensor W stands for a parameter that the traced program does not write to, U is
+    computed from the parameter's values. Otherwise U is computed in the graph, from W.
     """
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 

@@ -180,14 +180,14 @@ def outside_jit_trace() -> AbstractContextManager[None]:
 
 @contextmanager
 def _paused_jit_trace() -> Iterator[None]:
-    tracer: Any = torch._C
-    state = tracer._get_tracing_state()
-    tracer._set_tracing_state(None)
+    jit: Any = torch._C
+    state = jit._get_tracing_state()
+    jit._set_tracing_state(None)
     try:
         with torch.no_grad():  # a constant cannot require a gradient
             yield
     finally:
-        tracer._set_tracing_state(state)
+        jit._set_tracing_state(state)
 
 
 # Functions and custom ops
@@ -216,9 +216,11 @@ class Differentiable(NamedTuple):
     full: type[Function]
     quick: type[Function]
 
+    def form(self, how: Strategy) -> Any:
+        return self.full if how is Strategy.TRANSFORM else self.quick
+
     def __call__(self, *args: Any) -> Any:
-        form: Any = self.full if strategy() is Strategy.TRANSFORM else self.quick
-        return form.apply(*args)
+        return self.form(strategy()).apply(*args)
 
 
 def differentiable(full: type[Function]) -> Differentiable:
