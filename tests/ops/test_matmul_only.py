@@ -4,6 +4,7 @@ The oracle works on W's singular values in float64, so that it never squares the
 """
 
 import runpy
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -272,21 +273,18 @@ def step(request):
     return torch.compile(gradient, backend="aot_eager")
 
 
-@pytest.mark.parametrize("scale", [1e4, 1e5, 1e6])
-@pytest.mark.parametrize("kind", DEFICIENT)
-def test_a_large_W_without_full_rank(kind, scale, step):
-    layer = tp.TensorProjection((12, 9), (6, 4))
-    with torch.no_grad():
+def test_a_large_W_without_full_rank(step):
+    layer = tp.TensorProjection((12, 9), (6, 4)).requires_grad_(False)  # compiled once
+    x, D = draw((3, 12, 9)).float(), draw((3, 6, 4), 3).float()
+    for kind, scale in product(DEFICIENT, (1e4, 1e5, 1e6)):
         for W in layer.Ws:
             W.copy_(scale * DEFICIENT[kind](draw(W.shape, 5).float()))
-    layer.requires_grad_(False)
-    x, D = draw((3, 12, 9)).float(), draw((3, 6, 4), 3).float()
-    z, dx = step(layer, x, D)
-    Us = [torch.from_numpy(expected_U(W, "absolute")) for W in layer.Ws]
-    right = torch.einsum("nab,ai,bj->nij", x.double(), *Us)
-    assert relative_error(z, right.detach().numpy()) <= 1e-5
-    right = torch.einsum("nij,ai,bj->nab", D.double(), *Us)
-    assert relative_error(dx, right.numpy()) <= 1e-5
+        z, dx = step(layer, x, D)
+        Us = [torch.from_numpy(expected_U(W, "absolute")) for W in layer.Ws]
+        right = torch.einsum("nab,ai,bj->nij", x.double(), *Us)
+        assert relative_error(z, right.detach().numpy()) <= 1e-5, (kind, scale)
+        right = torch.einsum("nij,ai,bj->nab", D.double(), *Us)
+        assert relative_error(dx, right.numpy()) <= 1e-5, (kind, scale)
 
 
 @pytest.mark.parametrize("scale", [1e4, 1e5, 1e6])
