@@ -8,7 +8,7 @@ converged as long as the autoencoder's error is larger.
     python examples/autoencoder.py                  # prints the errors, draws autoencoder.png
     python examples/autoencoder.py --sides 12 12    # a smaller code
 
-It needs the studies' packages: pip install "tensorprojection[studies,sklearn]".
+It needs the studies' packages: pip install ".[studies,sklearn]".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=jax python examples/keras/chest.py --form tpl
 
-trains on phantoms, which are generated: pip install "tensorprojection[keras,studies]". The frozen
+trains on phantoms, which are generated: pip install ".[keras,studies]". The frozen
 DenseNet121 computes its features once; its ImageNet weights are downloaded by Keras. Without a
 network connection, ``--weights none`` takes random ones.
 """

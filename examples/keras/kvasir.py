@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=jax python examples/keras/kvasir.py --form tpl
 
-trains on phantoms, which are generated: pip install "tensorprojection[keras,studies]". The paper
+trains on phantoms, which are generated: pip install ".[keras,studies]". The paper
 initializes with ``--init normal``.
 """
 
