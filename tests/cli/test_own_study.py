@@ -7,13 +7,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 from small_runs import results, train_here
 from torch import nn
 
 from tensorprojection.cli.progress import Watch
-from tensorprojection.studies import ImageKind, Study
+from tensorprojection.studies import ImageKind, Study, load
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.executors.base import JobTrainer
@@ -103,6 +104,46 @@ def test_real_images_of_ones_own(tmp_path, tpl):
     code, out, _ = tpl("data", "check", tmp_path / "images", "--study", TINY)
     assert code == 0
     assert "tiny, 16 images" in " ".join(out.split())
+
+
+DECLARED = """
+class Declared(Study):
+    def copies(self, config):
+        return Copies({{"light": 0, "dark": 2}}, Augmentation(rotation=10, flip_horizontal=True))
+
+    {method}
+
+TINY = Declared(**vars(TINY))
+"""
+PREPROCESS = "def preprocess(self, config): return nn.AvgPool2d(2)"
+FROZEN = 'def frozen(self, config): return Frozen("efficientnet-lite0")'
+
+
+@pytest.mark.parametrize("method", [PREPROCESS, FROZEN], ids=["preprocess", "frozen"])
+def test_copies_and_layers_before_the_network_are_declared(method, tmp_path):
+    """The layers are those of training as well as those of a prediction."""
+    width = "(config.size // 2)**2" if method == PREPROCESS else "1280"
+    text = TINY.read_text().replace("config.size**2", width)
+    names = "Augmentation, Copies, Frozen, ImageKind"
+    (tmp_path / "mine.py").write_text(
+        text.replace("import ImageKind", f"import {names}") + DECLARED.format(method=method)
+    )
+    study = import_study(str(tmp_path / "mine.py"))
+    config = resolve(study, None, None, {"size": 32, "epochs": 1})
+    study.check_networks(config)
+    assert not carry_out(config, tmp_path / "run").failures
+    data = study.open(config, study.prepare(config, 1, lambda *_: None))
+    training, validation, _ = data.split(0)
+    assert len(training) - data.count_originals(training) == 2 * (
+        data.count_originals(training) // 2
+    )
+    assert max(validation) < 16
+    network = load(tmp_path / "run", "base", study=study)
+    made = study.images.phantoms(16, seed=config.seed, size=32)
+    x = torch.from_numpy(made.images[validation])[:, None].float() / 255
+    before = study.preprocess(config).eval()
+    with torch.no_grad():
+        assert torch.allclose(network(before(x)), network(data.batch(validation)[0]), atol=1e-5)
 
 
 def test_the_studys_file_is_part_of_the_code(tmp_path):

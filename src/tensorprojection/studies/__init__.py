@@ -10,14 +10,18 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .config import RunConfig
+    from .data.augment import Augmentation
     from .data.images import ImageKind, ImageSet
-    from .inputs import Data, RunInputs
+    from .inputs import Copies, Data, Frozen, RunInputs
     from .registry import import_study
     from .study import Study
     from .training.metrics import Metric
 
 __all__ = [
+    "Augmentation",
+    "Copies",
     "Data",
+    "Frozen",
     "ImageKind",
     "ImageSet",
     "Metric",
@@ -29,7 +33,10 @@ __all__ = [
 ]
 
 _WHERE = {
+    "Augmentation": "data.augment",
+    "Copies": "inputs",
     "Data": "inputs",
+    "Frozen": "inputs",
     "ImageKind": "data.images",
     "ImageSet": "data.images",
     "Metric": "training.metrics",
