@@ -249,12 +249,13 @@ def test_a_Q_that_is_orthonormal_up_to_rounding_is_taken(dtype):
         (torch.eye(3, 5), r"shape \(3, 4\), got \(3, 5\)"),
         (2 * torch.eye(3, 4), r"\|QᵀQ - I\| up to 3\."),
         (torch.full((3, 4), torch.nan), r"\|QᵀQ - I\| up to nan"),
+        (torch.eye(3, 4, dtype=torch.int64), r"Q to be a real floating-point.*got torch\.int64"),
     ],
 )
 def test_another_Q_is_refused_and_changes_nothing(Q, message):
     linear = tp.orthogonal(nn.Linear(4, 3))
     before = linear.weight.detach().clone()
-    with pytest.raises(ProjectionValueError, match=message):
+    with pytest.raises((ProjectionTypeError, ProjectionValueError), match=message):
         linear.weight = Q
     assert torch.equal(linear.weight, before)
 

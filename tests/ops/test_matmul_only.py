@@ -1,4 +1,4 @@
-"""U and its derivatives with matrix products only, as on accelerators, here on the CPU.
+"""U with matrix products only, as on accelerators, here on the CPU; test_polar.py has the rest.
 
 The oracle works on W's singular values in float64, so that it never squares the condition.
 """
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from implementations import implementation
 from oracle import orthonormal, with_singular_values
 from threadpoolctl import threadpool_limits
-from torch.autograd import gradcheck, gradgradcheck
 
 import tensorprojection as tp
 from tensorprojection.ops.matmul_only import (
@@ -173,32 +172,6 @@ def test_exact(p, q, scale, eps_mode):
         assert relative_error(gradient32, expected_gradient(W, D.float(), eps_mode)) <= 1e-5
 
 
-@both_modes
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_types_lose_nothing_but_the_last_rounding(dtype, eps_mode):
-    info = torch.finfo(dtype)
-    D = draw((32, 20)).to(dtype)
-    for condition in CONDITIONS:
-        W = with_condition(32, 20, condition, dtype=dtype).requires_grad_()
-        U = polar(W, eps_mode)
-        expected = expected_U(W, eps_mode)
-        half_step = 0.51 * np.maximum(info.eps * np.abs(expected), info.smallest_normal * info.eps)
-        assert U.dtype == dtype
-        assert (np.abs(U.detach().double().numpy() - expected) <= half_step).all(), condition
-        (gradient,) = torch.autograd.grad(U, W, D)
-        assert gradient.dtype == dtype
-        if bool(gradient.isfinite().all()):  # float16 ends at 65504
-            error = relative_error(gradient, expected_gradient(W, D, eps_mode))
-            assert error <= info.eps / 2
-
-
-@pytest.mark.parametrize("eps", [1e-6, 1e-2, 1.0, 50.0])
-@both_modes
-def test_any_eps(eps, eps_mode):
-    W = with_condition(12, 6, 10, dtype=torch.float64)
-    assert max_error(polar(W, eps_mode, eps), expected_U(W, eps_mode, eps)) <= 1e-9
-
-
 @pytest.mark.parametrize(("p", "q"), [(12, 6), (128, 80)])
 @pytest.mark.parametrize("scale", [1e19, 1e-19])
 @both_modes
@@ -210,14 +183,6 @@ def test_huge_and_tiny(p, q, scale, eps_mode):
     expected = expected_U(W, eps_mode)
     assert max_error(U, expected) <= 2e-7 * np.abs(expected).max()
     assert relative_error(gradient, expected_gradient(W, D, eps_mode)) <= 1e-6
-
-
-def test_zero_W_has_U_zero_and_gradient_one_over_eps():
-    W = torch.zeros(4, 2, requires_grad=True)
-    U = polar(W, eps=0.5)
-    U.backward(torch.ones(4, 2))
-    assert torch.equal(U, torch.zeros(4, 2))
-    torch.testing.assert_close(W.grad, torch.full((4, 2), 2.0))
 
 
 @settings(deadline=None, max_examples=40)
@@ -300,86 +265,6 @@ def test_a_large_W_of_many_columns_without_full_rank(p, rank, scale):
     assert relative_error(gradient, expected_gradient(W, D, "absolute")) <= 1e-3
 
 
-# Derivatives
-
-KINDS = {
-    "random": np.random.default_rng(3).standard_normal((5, 2)),
-    "paper-init": 0.05 * np.random.default_rng(3).standard_normal((5, 2)),
-    "orthonormal": orthonormal(4, 3),
-    "repeated-singular-values": with_singular_values(4, [2.0, 1.0, 1.0]),
-    "rank-deficient": with_singular_values(4, [2.0, 1.0, 0.0]),
-    "zero-column": np.random.default_rng(3).standard_normal((4, 3)) * [1.0, 0.0, 1.0],
-    "zero": np.zeros((4, 3)),
-    "square": np.random.default_rng(3).standard_normal((3, 3)),
-    "one-column": np.random.default_rng(3).standard_normal((4, 1)),
-    "batch": np.random.default_rng(3).standard_normal((2, 3, 2)),
-}
-all_kinds = pytest.mark.parametrize(
-    ("kind", "eps_mode"),
-    [(k, m) for m in MODES for k in KINDS if (k, m) != ("zero", "relative")],
-)
-
-
-@all_kinds
-def test_gradcheck(kind, eps_mode):
-    W = torch.from_numpy(KINDS[kind]).requires_grad_()
-    assert gradcheck(
-        lambda W: polar(W, eps_mode, 0.1),
-        W,
-        check_forward_ad=True,
-        check_batched_grad=True,
-        check_batched_forward_grad=True,
-        atol=1e-6,
-        rtol=1e-6,
-    )
-
-
-@all_kinds
-def test_gradgradcheck(kind, eps_mode):
-    W = torch.from_numpy(KINDS[kind]).requires_grad_()
-    assert gradgradcheck(
-        lambda W: polar(W, eps_mode, 0.1), W, check_fwd_over_rev=True, atol=1e-5, rtol=1e-5
-    )
-
-
-@pytest.mark.parametrize("jacobian", [torch.func.jacrev, torch.func.jacfwd])
-@pytest.mark.parametrize("kind", [k for k in KINDS if k != "batch"])
-def test_jacobian(kind, jacobian):
-    """dU/dW as the paper writes it, in Kronecker products."""
-    W = KINDS[kind]
-    actual = jacobian(lambda W: polar(W, eps=0.01))(torch.from_numpy(W)).numpy()
-    actual = actual.reshape(*W.shape, W.size, order="F").reshape(W.size, W.size, order="F")
-    expected = oracle.dU_dW(W, 0.01)
-    assert np.abs(actual - expected).max() <= 1e-9 * np.abs(expected).max()
-
-
-@both_modes
-def test_torch_func(eps_mode):
-    """grad, jvp and vmap agree with a loop and with one another."""
-    W, D = draw((3, 6, 4), 1), draw((3, 6, 4))
-    V = draw((3, 6, 4), 3)
-
-    def loss(W, D):
-        return (polar(W, eps_mode, 0.1) * D).sum()
-
-    gradients = torch.func.vmap(torch.func.grad(loss))(W, D)
-    for k in range(3):
-        A = W[k].clone().requires_grad_()
-        (alone,) = torch.autograd.grad(loss(A, D[k]), A)
-        torch.testing.assert_close(gradients[k], alone, rtol=0, atol=1e-12)
-    _, along = torch.func.jvp(lambda W: polar(W, eps_mode, 0.1), (W,), (V,))
-    torch.testing.assert_close((along * D).sum(), (gradients * V).sum(), rtol=1e-11, atol=0)
-    mapped = torch.func.vmap(lambda W: polar(W, eps_mode, 0.1), in_dims=2)(W.movedim(0, 2))
-    torch.testing.assert_close(mapped, polar(W, eps_mode, 0.1), rtol=0, atol=1e-13)
-
-
-def test_empty_batch():
-    W = torch.empty(0, 5, 3, requires_grad=True)
-    U = polar(W)
-    U.sum().backward()
-    assert U.shape == W.grad.shape == (0, 5, 3)
-
-
 # All modes of a layer
 
 LAYERS = [
@@ -437,10 +322,6 @@ def test_a_diverged_W_gives_nan_and_spoils_no_other(bad):
     grads = torch.autograd.grad(U1.sum() + U2.sum(), [layer.W1, layer.W2])
     assert [bool(t.isfinite().all()) for t in (U1, grads[0])] == [True, True]
     assert [bool(t.isnan().all()) for t in (U2, grads[1])] == [True, True]
-
-
-def test_a_zero_W_with_a_relative_eps_gives_nan():
-    assert polar(torch.zeros(4, 2), "relative").isnan().all()
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])

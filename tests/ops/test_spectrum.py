@@ -36,13 +36,26 @@ def test_wide_modes(condition, refined, decompositions):
     assert (decompositions == [torch.float32]) == refined
 
 
-def test_gradient_of_wide_modes():
-    W = of_condition(400, 260, 5.0)
-    grad_U = torch.randn(400, 260)
-    got = torch.autograd.grad(polar(W.requires_grad_(), 1e-3), W, grad_U)[0]
+@pytest.mark.parametrize("eps", [1e-3, 0.5])
+@pytest.mark.parametrize("p", [260, 400, 600])
+def test_gradient_of_wide_modes(p, eps, decompositions):
+    W, grad_U = of_condition(p, 260, 5.0), torch.randn(p, 260)
+    U = polar(W.requires_grad_(), eps)
+    got = torch.autograd.grad(U, W, grad_U)[0]
+    assert decompositions == [torch.float32]
     exact = W.detach().double().requires_grad_()
-    right = torch.autograd.grad(polar(exact, 1e-3), exact, grad_U.double())[0]
-    assert (got - right).norm() <= 1e-5 * right.norm()
+    U64 = polar(exact, eps)
+    right = torch.autograd.grad(U64, exact, grad_U.double())[0]
+    assert (U - U64).norm() <= 1e-6 * U64.norm()
+    assert (got - right).norm() <= 5e-6 * right.norm()
+
+
+@pytest.mark.parametrize("shape", [(260, 260), (2, 400, 260)])
+def test_a_wide_U_is_as_orthonormal_as_float32_can_be(shape):
+    W = of_condition(*shape[-2:], 3.0).expand(shape)
+    U = polar(W, 1e-6, eps_mode="relative").double()
+    error = torch.linalg.matrix_norm(U.mT @ U - torch.eye(260), 2)
+    assert error.max() <= 2e-7
 
 
 def test_a_large_residual_is_not_accepted(monkeypatch, decompositions):
