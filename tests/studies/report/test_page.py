@@ -88,6 +88,7 @@ def test_what_an_older_run_has_not_recorded_is_marked(run, tmp_path):
         assert f"{part}: not measured." in text
     assert "Sample images: not recorded." in text
     assert "No networks were saved." in text
+    assert "date not recorded" in text
 
 
 def test_corrupted_observations_are_left_out(run, tmp_path):

@@ -152,6 +152,10 @@ def test_at_phone_width_nothing_is_wider_than_the_screen(opened, dark):
         assert figure.size["width"] <= PHONE
         drawn = figure.find_element("css selector", "svg")
         assert drawn.size["width"] <= figure.size["width"]
+    wide = "return [...document.querySelectorAll('.scroll:has(.stacked)')].map(t => t.scrollWidth)"
+    scores = driver.execute_script(wide)
+    assert scores
+    assert max(scores) <= PHONE
 
 
 def test_light_and_dark_have_text_that_can_be_read(opened):

@@ -145,8 +145,7 @@ def _about(run: Run) -> str:
     found = [f"Data: {facts['Data']}", facts["Trials"]]
     if "Epochs" in facts:
         found.append(f"epochs: {facts['Epochs']}")
-    if "Started" in facts:
-        found.append(facts["Started"][:10])
+    found.append(facts["Started"][:10] if "Started" in facts else "date not recorded")
     return " · ".join(found)
 
 
