@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from .nn.frozen import FrozenProjection as FrozenProjection
     from .nn.layers import TensorProjection as TensorProjection
     from .nn.layers import TransposeTensorProjection as TransposeTensorProjection
+    from .nn.layers import parameter_groups as parameter_groups
     from .nn.lazy import LazyTensorProjection as LazyTensorProjection
     from .nn.lazy import LazyTransposeTensorProjection as LazyTransposeTensorProjection
-    from .nn.parameters import parameter_groups as parameter_groups
     from .ops.kernels.library import kernels as kernels
     from .parametrize import Polar as Polar
     from .parametrize import orthogonal as orthogonal
@@ -62,7 +62,7 @@ _MODULES = {
     "kernels": "ops.kernels.library",
     "orthogonal": "parametrize",
     "orthogonality_error": "parametrize",
-    "parameter_groups": "nn.parameters",
+    "parameter_groups": "nn.layers",
     "penalties": "",
     "plot_spectra": "mpca.suggest",
     "replace": "surgery.replace",
