@@ -30,6 +30,8 @@ TARGETS = {
         "ops/test_matmul_only.py",
         "ops/test_third_derivatives.py",
     ),
+    "tensorprojection.ops.matmul_only": ("ops/test_matmul_only.py", "ops/test_polar.py"),
+    "tensorprojection.ops.spectrum": ("ops/test_spectrum.py", "ops/test_polar.py"),
     "tensorprojection.ops.multilinear": (
         "ops/test_multilinear_plain.py",
         "ops/test_multilinear.py",

@@ -198,28 +198,10 @@ def test_tensorly(modes):
     np.testing.assert_allclose(back_project(torch.from_numpy(z), Us), back, rtol=1e-12, atol=1e-12)
 
 
-@all_batches
-@all_maps
-def test_adjoint(modes, batch):
-    """⟨project(x), z⟩ = ⟨x, back_project(z)⟩."""
-    x, Us = problem(modes, batch)
-    z, _ = problem(modes, batch, transposed=True, seed=1)
-    torch.testing.assert_close((project(x, Us) * z).sum(), (x * back_project(z, Us)).sum())
-
-
 def test_back_project_is_a_right_inverse_for_orthonormal_U():
     z, Us = problem(MAPS["middle-alone"], (3,), transposed=True)
     Us = [None if U is None else torch.linalg.qr(U)[0] for U in Us]
     torch.testing.assert_close(project(back_project(z, Us), Us), z)
-
-
-@both_ways
-@all_batches
-def test_a_batch_is_a_loop(batch, transposed):
-    x, Us = problem(MAPS["order3"], batch, transposed=transposed)
-    z = run(x, Us, transposed=transposed)
-    for index in np.ndindex(*batch):
-        torch.testing.assert_close(z[index], run(x[index], Us, transposed=transposed))
 
 
 @both_ways

@@ -40,7 +40,7 @@ def test_parameters_are_those_of_tpl_summary(study, make):
 @pytest.mark.parametrize(
     ("study", "options"),
     [
-        ("oct", ["--form", "tpl2", "--size", "32", "--epochs", "6", "--train", "96"]),
+        ("oct", ["--form", "tpl2", "--size", "32", "--epochs", "3", "--train", "96"]),
         pytest.param(
             *("chest", ["--size", "32", "--weights", "none", "--rate", "1e-3", "--train", "64"]),
             marks=pytest.mark.heavy,
