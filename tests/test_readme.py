@@ -61,11 +61,10 @@ def test_its_times_are_those_of_the_performance_page(drawings):
     rows = speed.rows()
 
     def span(replaced, memory_format=None):
-        cells = [
-            row["to what it replaces"] for row in rows if memory_format in (None, row["format"])
-        ]
-        found = [cell.split()[0] for cell in cells if replaced in cell]
-        return f"{min(found, key=float)}–{max(found, key=float)} ×"
+        chosen = [row for row in rows if replaced in row["replaced / this"]]
+        chosen = [row for row in chosen if memory_format in (None, row["format"])]
+        found = [1 / speed.relative(row)[speed.NAMES[0]] for row in chosen]
+        return f"{min(found):.2f}–{max(found):.2f} ×"
 
     nchw, nhwc = span("MaxPool2d", "NCHW"), span("MaxPool2d", "NHWC")
     assert time_of("the same shape as the pool") == f"{nchw} in NCHW, {nhwc} in NHWC"
