@@ -37,7 +37,7 @@ def relative(row: dict[str, str]) -> dict[str, float]:
 def draw() -> Figure:
     colours = dict(zip(NAMES, rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
     figure = Figure(figsize=(8, 9.5), layout="constrained")
-    tables = [rows("Training"), [row for row in rows("Inference") if row["form"] == "eval"]]
+    tables = [rows("Training"), rows("Inference")]
     counts = [len({row["case"] for row in table}) for table in tables]
     panels = figure.subplots(2, 2, sharey="row", sharex=True, height_ratios=counts)
     for task, table, pair in zip(("training", "inference"), tables, panels, strict=True):

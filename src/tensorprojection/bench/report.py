@@ -17,7 +17,17 @@ from tensorprojection import ProjectionValueError, kernels
 
 from .cases import INFER, TRAIN
 from .measure import Ratio
-from .run import COMPILED, LIMIT, REPLACED, U_STEP, CaseRow, check_request, run_cases
+from .run import (
+    COMPILED,
+    FOLDED,
+    FROZEN,
+    LIMIT,
+    REPLACED,
+    U_STEP,
+    CaseRow,
+    check_request,
+    run_cases,
+)
 from .training import growth, training_steps
 
 
@@ -80,7 +90,7 @@ def _sentences(steps: dict[str, Ratio], grown: dict[str, list[float]]) -> Iterat
 COLUMNS = ["case", "batch", "shapes", "format", "ms", "replaced / this"]
 TRAIN_COLUMNS = ["textbook / this", "TCL / this", "geotorch / this", "compiled / this"]
 TRAIN_COLUMNS += ["limit / this", "U's share", "saved / output"]
-INFER_COLUMNS = ["form", "limit / this"]
+INFER_COLUMNS = ["frozen / this", "folded / this", "limit / this"]
 
 
 def columns(task: str) -> list[str]:
@@ -94,18 +104,18 @@ def cells(row: CaseRow) -> list[str]:
     first = [row.case, str(row.batch), row.shapes, row.memory_format, f"{row.milliseconds:.3g}"]
     first.append(f"{ratio(REPLACED)} {row.replaced}".strip())
     if row.task == INFER:
-        return [*first, row.form, ratio(LIMIT)]
+        return [*first, *map(ratio, (FROZEN, FOLDED, LIMIT))]
     share = f"{100 * row.by_this[U_STEP].median:.0f} %"
     names = ("textbook", "TCL", "geotorch", COMPILED, LIMIT)
     return [*first, *map(ratio, names), share, f"{row.kept_by_output or 0:.2f}"]
 
 
 def table(rows: list[CaseRow], task: str) -> Table:
-    title = "forward and backward" if task == TRAIN else "forward in eval mode, frozen and folded"
+    title = "forward and backward" if task == TRAIN else "forward in eval mode"
     title = f"{task.capitalize()}: {title}; median time (quartiles) relative to this layer's"
     result = Table(title=title)
     for column in columns(task):
-        left = column in ("case", "shapes", "format", "form")
+        left = column in ("case", "shapes", "format")
         result.add_column(column, justify="left" if left else "right")
     for row in rows:
         if row.task == task:
@@ -137,14 +147,13 @@ COLOURS = {"textbook": "#999999", "TCL": "#E69F00", "geotorch": "#56B4E9", REPLA
 
 
 def draw(rows: list[CaseRow], path: Path) -> None:
-    """Times relative to this layer's, one panel per task and format; inference in eval mode."""
+    """Times relative to this layer's, one panel per task and format."""
     from matplotlib.figure import Figure
 
     panels: dict[tuple[str, int], list[CaseRow]] = {}
     for row in rows:
-        if row.form in ("", "eval"):
-            last = int(row.memory_format in ("NHWC", "NDHWC"))
-            panels.setdefault((row.task, last), []).append(row)
+        last = int(row.memory_format in ("NHWC", "NDHWC"))
+        panels.setdefault((row.task, last), []).append(row)
     across, down = len({last for _, last in panels}), len({task for task, _ in panels})
     height = 1 + 0.35 * max(map(len, panels.values()))
     figure = Figure(figsize=(6.5 * across, height * down + 0.5), layout="constrained")

@@ -22,19 +22,18 @@ from .measure import Ratio, Times, kept_bytes, ratio, serve, step, take_turns
 from .peers import PACKAGES, PEERS
 
 OURS, COMPILED, REPLACED, LIMIT, U_STEP = "this", "compiled", "replaced", "limit", "U"
-FROZEN, FOLDED = "frozen", "folded"  # forms of the layer for inference, beside eval mode
+FROZEN, FOLDED = "frozen", "folded"  # forms of the layer in eval mode
 
 
 @dataclass(frozen=True)
 class CaseRow:
-    """One case in one memory format and, in inference, one form of the layer."""
+    """One case in one memory format, in training or in inference."""
 
     task: str
     case: str
     batch: int
     shapes: str
     memory_format: str
-    form: str
     milliseconds: float
     replaced: str
     by_this: dict[str, Ratio]  # the time of each contender / that of this layer
@@ -74,13 +73,13 @@ def run_cases(
 ) -> Iterator[CaseRow]:
     for task, case in cases_named(suites, only):
         for memory_format in case.formats:
-            run_case = train_case if task == TRAIN else infer_case
-            yield from run_case(case, memory_format, rounds, peers=peers and case in CASES)
+            if task == TRAIN:
+                yield train_case(case, memory_format, rounds, peers=peers and case in CASES)
+            else:
+                yield infer_case(case, memory_format, rounds)
 
 
-def train_case(
-    case: Case, memory_format: str, rounds: int, *, peers: bool = True
-) -> Iterator[CaseRow]:
+def train_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True) -> CaseRow:
     x, layer = case.input(memory_format), case.layer()
     measured = partial(step, context=case.context)
     contenders = {OURS: measured(layer, x), U_STEP: _U_step(layer)}
@@ -96,21 +95,20 @@ def train_case(
     times = _take_turns(contenders, case, TRAIN, x, rounds)
     with case.context():
         kept = kept_bytes(layer, x) / (x.element_size() * case.batch * prod(case.target))
-    yield _row(TRAIN, case, memory_format, "", times, OURS, kept, str(tp.explain(layer, x)))
+    return _row(TRAIN, case, memory_format, times, kept, str(tp.explain(layer, x)))
 
 
-def infer_case(
-    case: Case, memory_format: str, rounds: int, *, peers: bool = True
-) -> Iterator[CaseRow]:
+def infer_case(case: Case, memory_format: str, rounds: int) -> CaseRow:
     x, layer = case.input(memory_format), case.layer().eval()
-    forms: dict[str, nn.Module] = {"eval": layer, FROZEN: layer.freeze()}
-    forms[FOLDED] = tp.fold_projections(nn.Sequential(layer), x.detach()).model
-    other = case.other(memory_format)
-    modules = {**forms, **({} if other is None else {REPLACED: other})}
-    contenders = {name: serve(m, x, case.context) for name, m in modules.items()}
+    modules: dict[str, nn.Module | None] = {
+        OURS: layer,
+        FROZEN: layer.freeze(),
+        FOLDED: tp.fold_projections(nn.Sequential(layer), x.detach()).model,
+        REPLACED: case.other(memory_format),
+    }
+    contenders = {name: serve(m, x, case.context) for name, m in modules.items() if m is not None}
     times = _take_turns(contenders, case, INFER, x, rounds)
-    for form in forms:
-        yield _row(INFER, case, memory_format, form, times, form)
+    return _row(INFER, case, memory_format, times)
 
 
 def _take_turns(
@@ -131,9 +129,7 @@ def _row(
     task: str,
     case: Case,
     memory_format: str,
-    form: str,
     times: Times,
-    ours: str,
     kept: float | None = None,
     plan: str = "",
 ) -> CaseRow:
@@ -143,10 +139,9 @@ def _row(
         batch=case.batch,
         shapes=case.shapes,
         memory_format=memory_format,
-        form=form,
-        milliseconds=1e3 * median(times[ours]),
+        milliseconds=1e3 * median(times[OURS]),
         replaced=case.replaced,
-        by_this={name: ratio(times, name, ours) for name in times if name != ours},
+        by_this={name: ratio(times, name, OURS) for name in times if name != OURS},
         kept_by_output=kept,
         plan=plan,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 Suite = Literal["train", "infer", "types", "large"]
 
 
 def bench(
     *,
-    suite: tuple[Suite, ...] = ("train", "infer"),
+    suite: Annotated[tuple[Suite, ...], Parameter(negative="")] = ("train", "infer"),
     rounds: int = 11,
     only: str = "",
     peers: bool = True,
