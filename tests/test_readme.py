@@ -57,27 +57,29 @@ def time_of(replaced):
 
 
 def test_its_times_are_those_of_the_performance_page(drawings):
+    from tensorprojection.bench.cases import CASES
+
     hero, _, speed = drawings
-    rows = speed.rows()
+    names = [case.name for case in CASES]
+    rows = [row for row in speed.rows() if row["case"] in names]
 
     def span(replaced, memory_format=None):
-        cells = [
-            row["to what it replaces"] for row in rows if memory_format in (None, row["format"])
-        ]
-        found = [cell.split()[0] for cell in cells if replaced in cell]
-        return f"{min(found, key=float)}–{max(found, key=float)} ×"
+        chosen = [row for row in rows if replaced in row["replaced / this"]]
+        chosen = [row for row in chosen if memory_format in (None, row["format"])]
+        found = [1 / speed.relative(row)[speed.NAMES[0]] for row in chosen]
+        return f"{min(found):.2f}–{max(found):.2f} ×"
 
     nchw, nhwc = span("MaxPool2d", "NCHW"), span("MaxPool2d", "NHWC")
     assert time_of("the same shape as the pool") == f"{nchw} in NCHW, {nhwc} in NHWC"
     assert time_of("U-Net") == f"{span('ConvTranspose2d')} of `ConvTranspose2d`"
-    assert time_of("1×1 convolution, to as many") == "1.0 ×"
+    assert time_of("1×1 convolution, to as many") == span("Conv2d 1×1")
     orthogonal, up, pool, channels = hero.bars().values()
     cayley, householder, conv, maximum = (
         hero.label(value)[:-1] for _, value in (*orthogonal[1:], up[1], pool[1])
     )
     assert f"takes torch {cayley} and {householder} times as long" in README
     assert f"ConvTranspose2d takes {conv} times as long, MaxPool2d {maximum} times" in README
-    assert hero.label(channels[1][1]) == "1.0×"
+    assert f"a 1×1 convolution {hero.label(channels[1][1])[:-1]} times" in README
     others = [value for group in (up, pool, channels) for _, value in group[2:]]
     assert f"{min(others):.0f} to {max(others):.0f} times" in README
 
@@ -100,13 +102,18 @@ def test_its_headline_is_the_span_of_the_guide_s_table(drawings):
         assert span in page
 
 
-def test_the_performance_page_has_the_benchmarks_cases():
-    from tensorprojection.bench.cases import CASES
+def test_the_performance_page_has_the_benchmarks_cases(drawings):
+    from tensorprojection.bench.cases import INFER, SUITES, TRAIN
 
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    for case in CASES:
-        shapes = ("×".join(map(str, shape)) for shape in (case.source, case.target))
-        assert f"| {case.name} | {case.batch} | {' | '.join(shapes)} |" in page
+    *_, speed = drawings
+    for suite, task in (("train", TRAIN), ("infer", INFER)):
+        found = [tuple(row.values())[:4] for row in speed.rows(task.capitalize())]
+        assert found == [
+            (case.name, str(case.batch), case.shapes, memory_format)
+            for _, cases in SUITES[suite]
+            for case in cases
+            for memory_format in case.formats
+        ]
 
 
 SENTENCE = r"(lower|higher) (?:test|validation) loss in (\d+) of (\d+) trials \(([−+][\d.]+)\)"

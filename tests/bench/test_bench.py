@@ -2,13 +2,14 @@
 
 import json
 import sys
+from dataclasses import replace
 from shutil import which
 
 import pytest
 import torch
 
 from tensorprojection.bench import report, run
-from tensorprojection.bench.cases import CASES
+from tensorprojection.bench.cases import CASES, INFER, SUITES
 from tensorprojection.bench.limit import least_bytes, least_flops
 from tensorprojection.bench.measure import ratio
 from tensorprojection.bench.peers import Textbook
@@ -23,19 +24,22 @@ def test_a_run_leaves_a_record_and_a_figure(tmp_path, capsys):
         ["bench", "--rounds", "2", "--only", "OCT-1", "--out", str(tmp_path)],
         result_action="return_value",
     )
-    record = json.loads((tmp_path / "bench.json").read_text())
-    assert [(row["case"], row["memory_format"]) for row in record["cases"]] == [
-        ("OCT-1", "NCHW"),
-        ("OCT-1", "NHWC"),
-    ]
-    row = record["cases"][0]
-    assert set(row["peers"]) == {"textbook", "TCL", "geotorch"}
-    assert row["U_share"]["median"] > 0
-    assert row["to_limit"]["median"] > 0
+    rows = json.loads((tmp_path / "bench.json").read_text())["cases"]
+    assert {(row["case"], row["memory_format"], row["task"]) for row in rows} == {
+        (f"OCT-1{size}", memory_format, task)
+        for size in ("", ", batch 1", ", batch 8")
+        for memory_format in ("NCHW", "NHWC")
+        for task in ("training", "inference")
+    }
+    found = {"textbook", "TCL", "geotorch", "U", "replaced", "limit"}
     if any(map(which, ("c++", "g++", "clang++"))):
-        assert row["compiled"]["median"] > 0
-    lines = (tmp_path / "bench.md").read_text().splitlines()
-    assert lines[2].startswith("| OCT-1 | NCHW | ")
+        found.add("compiled")
+    assert set(rows[0]["by_this"]) == found
+    assert set(rows[-1]["by_this"]) == {"frozen", "folded", "replaced", "limit"}
+    assert all(ratio["median"] > 0 for row in rows for ratio in row["by_this"].values())
+    text = (tmp_path / "bench.md").read_text()
+    assert "| OCT-1 | 300 | 32×12×12 → 32×6×6 | NCHW | " in text
+    assert text.index("## Training") < text.index("## Inference")
     assert (tmp_path / "bench.png").stat().st_size > 10_000
     assert "MaxPool2d" in capsys.readouterr().out
 
@@ -70,6 +74,8 @@ def tpl_bench(monkeypatch, capsys, tmp_path):
         (["--only", "nosuch"], "tpl: Expected --only to be part of a case's name (OCT-1, OCT-2, "),
         (["--rounds", "1"], "tpl: Expected at least 2 --rounds, for quartiles, got 1.\n"),
         (["--rounds", "-3", "--only", "OCT-1"], "tpl: Expected at least 2 --rounds, "),
+        (["--suite", "all"], 'tpl: Invalid value "all" for --suite. Choose from: "train", '),
+        (["--suite", "large", "--only", "OCT-1"], "tpl: Expected --only to be part of a case's "),
         (["--out", "file"], "tpl: Expected --out to be a folder that can be written to, got file"),
     ],
     ids=str,
@@ -100,15 +106,35 @@ def test_ratio_is_the_median_over_rounds():
 def test_limit_of_a_case_by_hand():
     chest = next(case for case in CASES if case.name == "chest")
     assert least_flops(chest) == 3 * 2 * 64 * 1024 * 25 * 64
+    assert least_flops(chest, INFER) == 2 * 64 * 1024 * 25 * 64
     assert least_bytes(chest) == 4 * 64 * 25 * (3 * 1024 + 2 * 64)
+    assert least_bytes(chest, INFER) == 4 * 64 * 25 * (1024 + 64)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_it_replaces_has_the_same_output(case):
-    x = case.input("NCHW")[:1]
-    assert case.layer()(x).shape[1:] == case.target
-    if case.replaces is not None:
-        assert case.replaces()(x).shape[1:] == case.target
+EVERY = {case.name: case for suite in SUITES.values() for _, cases in suite for case in cases}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_it_replaces_has_the_same_output(name):
+    case = replace(EVERY[name], batch=1)
+    for memory_format in case.formats:
+        x = case.input(memory_format)
+        with case.context():
+            z, other = case.layer()(x), case.other(memory_format)
+            assert z.shape[1:] == case.target
+            if other is not None:
+                found = other(x)
+                assert (found.shape, found.dtype) == (z.shape, z.dtype)
+
+
+def test_other_types_are_compared_with_what_they_replace_in_the_same_type(tmp_path):
+    command_line([])(
+        ["bench", "--suite=types", "--rounds=2", "--only=OCT-1", "--no-peers", f"--out={tmp_path}"],
+        result_action="return_value",
+    )
+    text = (tmp_path / "bench.md").read_text()
+    for precision in ("bfloat16 autocast", "float64"):
+        assert f"| OCT-1, {precision} | 300 | 32×12×12 → 32×6×6 | NHWC | " in text
 
 
 def test_only_the_textbook_gradient_is_nan_at_an_orthonormal_init():

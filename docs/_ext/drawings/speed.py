@@ -10,54 +10,55 @@ from matplotlib.figure import Figure
 
 PAGE = Path(__file__).parents[2] / "performance.md"
 INK = "#0a0b0c"
-NAMES = ("the layer it replaces", "textbook", "TCL", "geotorch")
+# What the chart calls a contender, and its column.
+COLUMNS = {
+    "the layer it replaces": "replaced / this",
+    "textbook": "textbook / this",
+    "TCL": "TCL / this",
+    "geotorch": "geotorch / this",
+}
+NAMES = tuple(COLUMNS)
 
 
-def rows() -> list[dict[str, str]]:
-    """The table, by its headings."""
-    lines = re.findall(r"^\| .*\|$", PAGE.read_text(encoding="utf-8"), re.M)
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    first = next(i for i, line in enumerate(cells) if line[:2] == ["case", "format"])
-    found = []
-    for line in cells[first + 2 :]:
-        if len(line) != len(cells[first]) or line[1] not in ("NCHW", "NHWC"):
-            break
-        found.append(dict(zip(cells[first], line, strict=True)))
-    return found
+def rows(task: str = "Training") -> list[dict[str, str]]:
+    """The table under that heading, by its column headings."""
+    text = PAGE.read_text(encoding="utf-8").split(f"\n### {task}\n")[1]
+    lines = re.findall(r"^\| .*\|$", text.split("\n#")[0], re.M)
+    head, _, *cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [dict(zip(head, line, strict=True)) for line in cells]
 
 
 def relative(row: dict[str, str]) -> dict[str, float]:
     """Medians of the times relative to this layer's; what a cell leaves empty is not there."""
-    columns = ("to what it replaces", "textbook / this", "TCL / this", "geotorch / this")
-    found = {}
-    for name, column in zip(NAMES, columns, strict=True):
-        number = re.match(r"[\d.]+", row[column])
-        if number:
-            value = float(number[0])
-            found[name] = 1 / value if column == columns[0] else value
-    return found
+    numbers = {name: re.match(r"[\d.]+", row.get(column, "")) for name, column in COLUMNS.items()}
+    return {name: float(number[0]) for name, number in numbers.items() if number}
 
 
 def draw() -> Figure:
     colours = dict(zip(NAMES, rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
-    table = rows()
-    figure = Figure(figsize=(8, 5.2), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True, sharex=True)
-    for panel, memory_format in zip(panels, ("NCHW", "NHWC"), strict=True):
-        chosen = [row for row in table if row["format"] == memory_format]
-        for y, row in enumerate(chosen):
-            for k, name in enumerate(NAMES):
-                value = relative(row).get(name)
-                if value is not None:
-                    place = y + 0.2 * k - 0.3
+    figure = Figure(figsize=(8, 9.5), layout="constrained")
+    tables = [rows("Training"), rows("Inference")]
+    counts = [len({row["case"] for row in table}) for table in tables]
+    panels = figure.subplots(2, 2, sharey="row", sharex=True, height_ratios=counts)
+    for task, table, pair in zip(("training", "inference"), tables, panels, strict=True):
+        for panel, last in zip(pair, (False, True), strict=True):
+            chosen = [
+                row for row in table if (row["format"] in ("NHWC", "NDHWC", "tokens")) == last
+            ]
+            cases = list(dict.fromkeys(row["case"] for row in table))
+            for row in chosen:
+                for k, (name, value) in enumerate(relative(row).items()):
+                    place = cases.index(row["case"]) + 0.2 * k - 0.3
                     panel.barh(place, value - 1, 0.18, left=1, color=colours[name])
-        panel.axvline(1, color=INK, linewidth=1.5)
-        panel.set_yticks(range(len(chosen)), [row["case"] for row in chosen])
-        panel.set(xscale="log", title=memory_format, xlabel="time relative to this layer's")
-        panel.set_xticks([1, 3, 10, 30], ["1×", "3×", "10×", "30×"])
-        panel.set_xticks([], minor=True)
-        panel.grid(axis="x")
-    panels[0].invert_yaxis()
-    handles = [panels[0].barh(0, 0, color=colour) for colour in colours.values()]
+            panel.axvline(1, color=INK, linewidth=1.5)
+            panel.set_yticks(range(len(cases)), cases)
+            panel.set(xscale="log", title=f"{task}, channels {'last' if last else 'first'}")
+            panel.set_xticks([0.1, 0.3, 1, 3, 10, 30], ["0.1×", "0.3×", "1×", "3×", "10×", "30×"])
+            panel.set_xticks([], minor=True)
+            panel.grid(axis="x")
+        pair[0].invert_yaxis()
+    for panel in panels[1]:
+        panel.set_xlabel("time relative to this layer's")
+    handles = [panels[0][0].barh(0, 0, color=colour) for colour in colours.values()]
     figure.legend(handles, colours, loc="outside lower center", ncols=4)
     return figure

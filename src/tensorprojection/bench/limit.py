@@ -9,17 +9,17 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .cases import Case
+from .cases import TRAIN, Case
 
 
 def gemm(n: int = 1024) -> tuple[Tensor, Tensor]:
     return torch.randn(n, n), torch.randn(n, n)
 
 
-def least_flops(case: Case) -> float:
-    """Of forward and backward: three times the cheapest order of single-mode products."""
+def least_flops(case: Case, task: str = TRAIN) -> float:
+    """Of the cheapest order of single-mode products; of forward and backward, three times that."""
     large, small = sorted((case.source, case.target), key=prod, reverse=True)
-    touched = [k for k in range(3) if large[k] != small[k]]
+    touched = [k for k in range(len(large)) if large[k] != small[k]]
     best = float("inf")
     for order in permutations(touched):
         sizes, flops = list(large), 0.0
@@ -27,17 +27,20 @@ def least_flops(case: Case) -> float:
             flops += 2.0 * prod(sizes) * small[k]
             sizes[k] = small[k]
         best = min(best, flops)
-    return 3 * best * case.batch
+    return (3 if task == TRAIN else 1) * best * case.batch
 
 
-def least_bytes(case: Case) -> float:
-    """Input read twice and its gradient written, output written and its gradient read."""
-    return 4.0 * case.batch * (3 * prod(case.source) + 2 * prod(case.target))
+def least_bytes(case: Case, task: str = TRAIN) -> float:
+    """Input read and output written; in training, the input read again, both gradients as well."""
+    inputs, outputs = (3, 2) if task == TRAIN else (1, 1)
+    return 4.0 * case.batch * (inputs * prod(case.source) + outputs * prod(case.target))
 
 
-def limit_seconds(case: Case, gemm_seconds: float, gemm_size: int, copy_seconds: float) -> float:
+def limit_seconds(
+    case: Case, task: str, gemm_seconds: float, gemm_size: int, copy_seconds: float
+) -> float:
     """The limit, from the times of one GEMM of that size and of one copy of the larger tensor."""
     flop_rate = 2.0 * gemm_size**3 / gemm_seconds
     larger = max(prod(case.source), prod(case.target))
     byte_rate = 2 * 4.0 * case.batch * larger / copy_seconds
-    return max(least_flops(case) / flop_rate, least_bytes(case) / byte_rate)
+    return max(least_flops(case, task) / flop_rate, least_bytes(case, task) / byte_rate)

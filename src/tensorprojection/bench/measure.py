@@ -1,9 +1,14 @@
-"""Timing: contenders take turns, so that what disturbs the machine disturbs them alike."""
+"""Timing: contenders take turns, so that what disturbs the machine disturbs them alike.
+
+With one thread (``OMP_NUM_THREADS=1``), what is measured is its CPU time, so that other processes
+count only by what they take of the caches. With several threads it is the time that passes.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
@@ -39,18 +44,19 @@ def settle_allocator() -> None:
 def take_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
     """Seconds per call, by contender and round."""
     settle_allocator()
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     for call in contenders.values():
         call()
         call()
-    calls = {name: _calls_for(call, 0.05) for name, call in contenders.items()}
+    calls = {name: _calls_for(call, 0.03) for name, call in contenders.items()}
     times: Times = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
             call()  # the processor's caches still hold the last contender's data
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls[name]):
                 call()
-            times[name].append((time.perf_counter() - start) / calls[name])
+            times[name].append((clock() - start) / calls[name])
     return times
 
 
@@ -60,19 +66,38 @@ def ratio(times: Times, above: str, below: str) -> Ratio:
     return Ratio(median(values), low, high)
 
 
-def step(layer: nn.Module, x: Tensor) -> Callable[[], None]:
+def step(
+    layer: nn.Module, x: Tensor, context: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> Callable[[], None]:
     """Forward and backward, as in training: the gradients of the input and of all parameters."""
     wanted = [x, *(p for p in layer.parameters() if p.numel() > 0)]
-    grad = torch.randn_like(layer(x).detach())
+    with context():
+        grad = torch.randn_like(layer(x).detach())
 
     def call() -> None:
-        torch.autograd.grad(layer(x), wanted, grad)
+        with context():
+            z = layer(x)
+        torch.autograd.grad(z, wanted, grad)
+
+    return call
+
+
+def serve(
+    layer: nn.Module, x: Tensor, context: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> Callable[[], None]:
+    """Forward in eval mode, as in inference."""
+    layer.eval()
+    x = x.detach()
+
+    def call() -> None:
+        with torch.inference_mode(), context():
+            layer(x)
 
     return call
 
 
 def kept_bytes(layer: nn.Module, x: Tensor) -> int:
-    """What the layer keeps for its backward pass beyond its input and its parameters."""
+    """What the layer saves for its backward pass beyond its input and its parameters."""
     known = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
     kept: dict[int, int] = {}
 

@@ -1,10 +1,10 @@
-"""The figures as a table in the terminal, as JSON and as a bar chart."""
+"""The figures as tables in the terminal and in Markdown, as JSON and as a bar chart."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,40 @@ from rich.table import Table
 
 from tensorprojection import ProjectionValueError, kernels
 
+from .cases import INFER, TRAIN
 from .measure import Ratio
-from .run import CaseRow, check_request, run_cases
+from .run import (
+    COMPILED,
+    FOLDED,
+    FROZEN,
+    LIMIT,
+    REPLACED,
+    U_STEP,
+    CaseRow,
+    check_request,
+    run_cases,
+)
 from .training import growth, training_steps
 
 
-def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
-    check_request(rounds, only, peers)
+def run_and_report(
+    *, suites: Sequence[str], rounds: int, only: str, peers: bool, out: Path
+) -> None:
+    check_request(suites, rounds, only, peers)
     _make_folder(out)  # before minutes of measuring
     console = Console()
     if not console.is_terminal:
-        console = Console(width=200)
+        console = Console(width=220)
     rows = []
     with console.status("measuring …") as status:
-        for row in run_cases(rounds, only, peers):
+        for row in run_cases(suites, rounds, only, peers):
             rows.append(row)
             status.update(f"{row.case} {row.memory_format}: {row.milliseconds:.2f} ms")
-        steps = {} if only else training_steps(max(rounds, 5))
-        grown = {} if only else growth(rounds)
-    console.print(table(rows))
+        whole = "train" in suites and not only
+        steps = training_steps(max(rounds // 2, 5)) if whole else {}
+        grown = growth(rounds) if whole else {}
+    for task in tasks(rows):
+        console.print(table(rows, task))
     others = list(_sentences(steps, grown))
     for sentence in others:
         console.print(sentence)
@@ -50,6 +65,10 @@ def run_and_report(*, rounds: int, only: str, peers: bool, out: Path) -> None:
     console.print(f"Written: bench.json, bench.md and bench.png in {out}")
 
 
+def tasks(rows: list[CaseRow]) -> list[str]:
+    return list(dict.fromkeys(row.task for row in rows))
+
+
 def _make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -60,45 +79,57 @@ def _make_folder(out: Path) -> None:
 
 
 def _sentences(steps: dict[str, Ratio], grown: dict[str, list[float]]) -> Iterator[str]:
-    yield str(kernels())
+    yield f"{kernels()} Threads: {torch.get_num_threads()}."
     for memory_format, value in steps.items():
-        yield f"OCT training step, {memory_format}: TPL model / MaxPool model {value}"
+        yield f"OCT training step, {memory_format}: MaxPool model / TPL model {value}"
     for name, values in grown.items():
         factors = ", ".join(f"{v:.2f}" for v in values)
         yield f"doubling the {name}: time / work {factors} (1 = linear)"
 
 
-COLUMNS = ["case", "format", "ms", "to what it replaces", "textbook / this", "TCL / this"]
-COLUMNS += ["geotorch / this", "this / limit", "U's share", "kept / output", "compiled / this"]
+COLUMNS = ["case", "batch", "shapes", "format", "ms", "replaced / this"]
+TRAIN_COLUMNS = ["textbook / this", "TCL / this", "geotorch / this", "compiled / this"]
+TRAIN_COLUMNS += ["limit / this", "U's share", "saved / output"]
+INFER_COLUMNS = ["frozen / this", "folded / this", "limit / this"]
+
+
+def columns(task: str) -> list[str]:
+    return COLUMNS + (TRAIN_COLUMNS if task == TRAIN else INFER_COLUMNS)
 
 
 def cells(row: CaseRow) -> list[str]:
-    return [
-        row.case,
-        row.memory_format,
-        f"{row.milliseconds:.2f}",
-        "" if row.to_replaced is None else f"{row.to_replaced} {row.replaced}",
-        *(str(row.peers.get(name, "")) for name in ("textbook", "TCL", "geotorch")),
-        str(row.to_limit),
-        f"{100 * row.U_share.median:.0f} %",
-        f"{row.kept_by_output:.2f}",
-        "" if row.compiled is None else str(row.compiled),
-    ]
+    def ratio(name: str) -> str:
+        return str(row.by_this.get(name, ""))
+
+    first = [row.case, str(row.batch), row.shapes, row.memory_format, f"{row.milliseconds:.3g}"]
+    first.append(f"{ratio(REPLACED)} {row.replaced}".strip())
+    if row.task == INFER:
+        return [*first, *map(ratio, (FROZEN, FOLDED, LIMIT))]
+    share = f"{100 * row.by_this[U_STEP].median:.0f} %"
+    names = ("textbook", "TCL", "geotorch", COMPILED, LIMIT)
+    return [*first, *map(ratio, names), share, f"{row.kept_by_output or 0:.2f}"]
 
 
-def table(rows: list[CaseRow]) -> Table:
-    result = Table(title="Forward and backward, float32; median ratio (quartiles) of one run")
-    for column in COLUMNS:
-        result.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
+def table(rows: list[CaseRow], task: str) -> Table:
+    title = "forward and backward" if task == TRAIN else "forward in eval mode"
+    title = f"{task.capitalize()}: {title}; median time (quartiles) relative to this layer's"
+    result = Table(title=title)
+    for column in columns(task):
+        left = column in ("case", "shapes", "format")
+        result.add_column(column, justify="left" if left else "right")
     for row in rows:
-        result.add_row(*cells(row))
+        if row.task == task:
+            result.add_row(*cells(row))
     return result
 
 
 def markdown(rows: list[CaseRow], sentences: list[str]) -> str:
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *map(cells, rows)]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([text, "", *(f"- {sentence}" for sentence in sentences), ""])
+    lines = []
+    for task in tasks(rows):
+        head = columns(task)
+        body = [head, ["---"] * len(head), *(cells(row) for row in rows if row.task == task)]
+        lines += [f"## {task.capitalize()}", *(f"| {' | '.join(line)} |" for line in body), ""]
+    return "\n".join([*lines, *(f"- {sentence}" for sentence in sentences), ""])
 
 
 def machine() -> dict[str, Any]:
@@ -112,51 +143,43 @@ def machine() -> dict[str, Any]:
     }
 
 
+COLOURS = {"textbook": "#999999", "TCL": "#E69F00", "geotorch": "#56B4E9", REPLACED: "#0072B2"}
+
+
 def draw(rows: list[CaseRow], path: Path) -> None:
-    """Times relative to this layer's, one panel per memory format."""
-    import matplotlib
+    """Times relative to this layer's, one panel per task and format."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    formats = list(dict.fromkeys(row.memory_format for row in rows))
-    figure, panels = plt.subplots(1, len(formats), figsize=(6.5 * len(formats), 4.8), squeeze=False)
-    colours = {
-        "textbook": "#999999",
-        "TCL": "#E69F00",
-        "geotorch": "#56B4E9",
-        "replaced": "#0072B2",
-    }
-    for panel, memory_format in zip(panels[0], formats, strict=True):
-        chosen = [row for row in rows if row.memory_format == memory_format]
-        for k, (name, colour) in enumerate(colours.items()):
-            for y, row in enumerate(chosen):
-                value = _relative(row, name)
-                if value is not None:
-                    label = "the layer it replaces" if name == "replaced" else name
-                    first = y == next(i for i, r in enumerate(chosen) if _relative(r, name))
-                    panel.barh(
-                        y + 0.3 - 0.2 * k, value, 0.18, color=colour, label=label if first else None
-                    )
+    panels: dict[tuple[str, int], list[CaseRow]] = {}
+    for row in rows:
+        last = int(row.memory_format in ("NHWC", "NDHWC"))
+        panels.setdefault((row.task, last), []).append(row)
+    across, down = len({last for _, last in panels}), len({task for task, _ in panels})
+    height = 1 + 0.35 * max(map(len, panels.values()))
+    figure = Figure(figsize=(6.5 * across, height * down + 0.5), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).flat
+    for (chosen_by, chosen), panel in zip(panels.items(), axes, strict=True):
+        for k, (name, colour) in enumerate(COLOURS.items()):
+            found = [
+                (y, row.by_this[name].median) for y, row in enumerate(chosen) if name in row.by_this
+            ]
+            panel.barh(
+                [y + 0.3 - 0.2 * k for y, _ in found],
+                [value - 1 for _, value in found],
+                0.18,
+                left=1,
+                color=colour,
+                label="the layer it replaces" if name == REPLACED else name,
+            )
         panel.axvline(1, color="#D55E00", linewidth=2, label="this layer")
         panel.set_yticks(range(len(chosen)), [row.case for row in chosen])
         panel.invert_yaxis()
         panel.set_xscale("log")
-        panel.set_xlabel(
-            "time relative to this layer (log scale); right of the line: slower than this layer"
-        )
-        panel.set_title(memory_format)
+        panel.set_xlabel("time relative to this layer; right of the line: slower than this layer")
+        panel.set_title(f"{chosen_by[0].capitalize()}, channels {('first', 'last')[chosen_by[1]]}")
         panel.grid(axis="x", alpha=0.3)
         panel.set_axisbelow(True)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False)
-    figure.suptitle("Forward and backward pass, float32, side by side in one run")
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.suptitle("Side by side in one run")
     figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
-def _relative(row: CaseRow, name: str) -> float | None:
-    if name == "replaced":
-        return None if row.to_replaced is None else 1 / row.to_replaced.median
-    return row.peers[name].median if name in row.peers else None

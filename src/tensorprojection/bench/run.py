@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from shutil import which
@@ -15,42 +16,42 @@ from torch import Tensor, nn
 
 import tensorprojection as tp
 
-from .cases import CASES, FORMATS, Case
+from .cases import CASES, INFER, SUITES, TRAIN, Case
 from .limit import gemm, limit_seconds
-from .measure import Ratio, kept_bytes, ratio, step, take_turns
+from .measure import Ratio, Times, kept_bytes, ratio, serve, step, take_turns
 from .peers import PACKAGES, PEERS
 
-OURS, COMPILED = "this layer", "compiled"
+OURS, COMPILED, REPLACED, LIMIT, U_STEP = "this", "compiled", "replaced", "limit", "U"
+FROZEN, FOLDED = "frozen", "folded"  # forms of the layer in eval mode
 
 
 @dataclass(frozen=True)
 class CaseRow:
-    """One case in one memory format."""
+    """One case in one memory format, in training or in inference."""
 
+    task: str
     case: str
+    batch: int
+    shapes: str
     memory_format: str
     milliseconds: float
     replaced: str
-    to_replaced: Ratio | None
-    peers: dict[str, Ratio]
-    to_limit: Ratio
-    U_share: Ratio
-    kept_by_output: float
-    compiled: Ratio | None = None  # None where there is no C++ compiler for torch.compile
+    by_this: dict[str, Ratio]  # the time of each contender / that of this layer
+    kept_by_output: float | None = None
     plan: str = field(default="")
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def check_request(rounds: int, only: str, peers: bool) -> None:
+def check_request(suites: Sequence[str], rounds: int, only: str, peers: bool) -> None:
     """An error where what is asked for cannot be measured."""
     if rounds < 2:
         raise tp.ProjectionValueError(f"Expected at least 2 --rounds, for quartiles, got {rounds}.")
-    if not cases_named(only):
-        names = ", ".join(case.name for case in CASES)
+    if not list(cases_named(suites, only)):
+        names = dict.fromkeys(case.name for _, case in cases_named(suites, ""))
         raise tp.ProjectionValueError(
-            f"Expected --only to be part of a case's name ({names}), got {only!r}."
+            f"Expected --only to be part of a case's name ({', '.join(names)}), got {only!r}."
         )
     missing = [name for name in PACKAGES if peers and find_spec(name) is None]
     if missing:
@@ -60,54 +61,89 @@ def check_request(rounds: int, only: str, peers: bool) -> None:
         )
 
 
-def cases_named(only: str) -> list[Case]:
-    """Those whose name contains this."""
-    return [case for case in CASES if only.lower() in case.name.lower()]
+def cases_named(suites: Sequence[str], only: str) -> Iterator[tuple[str, Case]]:
+    """Yield the task and the case of those whose name contains this."""
+    for suite in suites:
+        for task, cases in SUITES[suite]:
+            yield from ((task, case) for case in cases if only.lower() in case.name.lower())
 
 
-def run_cases(rounds: int, only: str = "", peers: bool = True) -> Iterator[CaseRow]:
-    for case in cases_named(only):
-        for memory_format in FORMATS:
-            yield run_case(case, memory_format, rounds, peers=peers)
+def run_cases(
+    suites: Sequence[str], rounds: int, only: str = "", peers: bool = True
+) -> Iterator[CaseRow]:
+    for task, case in cases_named(suites, only):
+        for memory_format in case.formats:
+            if task == TRAIN:
+                yield train_case(case, memory_format, rounds, peers=peers and case in CASES)
+            else:
+                yield infer_case(case, memory_format, rounds)
 
 
-def run_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True) -> CaseRow:
-    x = case.input(memory_format)
-    layer = case.layer()
-    a, b = gemm()
-    larger = x.detach() if prod(case.source) > prod(case.target) else layer(x).detach()
-    contenders = {
-        OURS: step(layer, x),
-        "U": _U_step(layer),
-        **compiled_contender(layer, x),
-        "gemm": lambda: a @ b,
-        "copy": lambda: larger.clone(memory_format=torch.preserve_format),
-    }
-    if case.replaces is not None:
-        module: Any = case.replaces()
-        module = module.to(memory_format=FORMATS[memory_format])
-        contenders[case.replaced] = step(module, x)
+def train_case(case: Case, memory_format: str, rounds: int, *, peers: bool = True) -> CaseRow:
+    x, layer = case.input(memory_format), case.layer()
+    measured = partial(step, context=case.context)
+    contenders = {OURS: measured(layer, x), U_STEP: _U_step(layer)}
+    other = case.other(memory_format)
+    if other is not None:
+        contenders[REPLACED] = measured(other, x)
+    if case in CASES:
+        contenders |= compiled_contender(layer, x)
     # geotorch takes seconds for a mode of 1024.
     others = [n for n in PEERS if peers and not (n == "geotorch" and max(case.source) >= 1024)]
     for name in others:
         contenders[name] = step(PEERS[name](case), x)
-    times = take_turns(contenders, rounds)
-    times["limit"] = [
-        limit_seconds(case, g, a.shape[0], c)
-        for g, c in zip(times["gemm"], times["copy"], strict=True)
-    ]
+    times = _take_turns(contenders, case, TRAIN, x, rounds)
+    with case.context():
+        kept = kept_bytes(layer, x) / (x.element_size() * case.batch * prod(case.target))
+    return _row(TRAIN, case, memory_format, times, kept, str(tp.explain(layer, x)))
+
+
+def infer_case(case: Case, memory_format: str, rounds: int) -> CaseRow:
+    x, layer = case.input(memory_format), case.layer().eval()
+    modules: dict[str, nn.Module | None] = {
+        OURS: layer,
+        FROZEN: layer.freeze(),
+        FOLDED: tp.fold_projections(nn.Sequential(layer), x.detach()).model,
+        REPLACED: case.other(memory_format),
+    }
+    contenders = {name: serve(m, x, case.context) for name, m in modules.items() if m is not None}
+    times = _take_turns(contenders, case, INFER, x, rounds)
+    return _row(INFER, case, memory_format, times)
+
+
+def _take_turns(
+    contenders: dict[str, Callable[[], Any]], case: Case, task: str, x: Tensor, rounds: int
+) -> Times:
+    """Return the times of the contenders, and of the machine's limit in float32."""
+    if case.precision != "float32":
+        return take_turns(contenders, rounds)
+    a, b = gemm()
+    larger = x.detach() if prod(case.source) > prod(case.target) else case.layer()(x).detach()
+    rates = {"gemm": lambda: a @ b, "copy": lambda: larger.clone()}
+    times = take_turns({**contenders, **rates}, rounds)
+    pairs = zip(times.pop("gemm"), times.pop("copy"), strict=True)
+    return {**times, LIMIT: [limit_seconds(case, task, g, a.shape[0], c) for g, c in pairs]}
+
+
+def _row(
+    task: str,
+    case: Case,
+    memory_format: str,
+    times: Times,
+    kept: float | None = None,
+    plan: str = "",
+) -> CaseRow:
     return CaseRow(
+        task=task,
         case=case.name,
+        batch=case.batch,
+        shapes=case.shapes,
         memory_format=memory_format,
         milliseconds=1e3 * median(times[OURS]),
         replaced=case.replaced,
-        to_replaced=ratio(times, OURS, case.replaced) if case.replaced else None,
-        peers={name: ratio(times, name, OURS) for name in others},
-        to_limit=ratio(times, OURS, "limit"),
-        U_share=ratio(times, "U", OURS),
-        kept_by_output=kept_bytes(layer, x) / (4 * case.batch * prod(case.target)),
-        compiled=ratio(times, COMPILED, OURS) if COMPILED in times else None,
-        plan=str(tp.explain(layer, x)),
+        by_this={name: ratio(times, name, OURS) for name in times if name != OURS},
+        kept_by_output=kept,
+        plan=plan,
     )
 
 

@@ -98,8 +98,13 @@ def fits_tile(p: Sizes, q: Sizes) -> bool:
 
 @lru_cache(maxsize=1024)
 def tile_order(p: Sizes, q: Sizes) -> Sizes:
-    """Return the order of a tile's modes with the least arithmetic: to shrink; reversed to grow."""
-    return min(permutations(range(len(p))), key=lambda order: _multiplications(order, p, q))
+    """Return the order of a tile's modes with the least arithmetic: to shrink; reversed to grow.
+
+    Of equal ones, the innermost mode shrinks first and grows last: the tensor is then read and
+    written line by line.
+    """
+    orders = permutations(reversed(range(len(p))))
+    return min(orders, key=lambda order: _multiplications(order, p, q))
 
 
 def _multiplications(order: Sizes, p: Sizes, q: Sizes) -> int:

@@ -65,7 +65,8 @@ static void work_on(const Job *job, float *memory, Index piece)
         arrange_places(job, first, depth, z);
         for (Index c = from; c < end; c += LANES) {
             pack_places(job, first, depth, c, x);
-            product(z, x, sums + (c - from) * Q, LANES, 1, depth, Q, 1, block > start, &nothing);
+            product(z, x, LANES, sums + (c - from) * Q, LANES, 1, depth, Q, 1, block > start,
+                    &nothing);
         }
     }
     float *D = job->sums + segment * P * Q;

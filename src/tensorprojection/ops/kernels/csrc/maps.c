@@ -38,11 +38,11 @@ static Index entries(const Shape *s)
 
 /* The product with A, sizes[k] × target, after which sizes[k] is `target`. */
 static void step(
-    const Shape *s, const float *A, const float *from, Place to, Index *sizes, Index k,
-    Index target, Prefetch *prefetch)
+    const Shape *s, const float *A, Place from, Place to, Index *sizes, Index k, Index target,
+    Prefetch *prefetch)
 {
     Index outer = size_of(sizes, 0, k), n = size_of(sizes, k + 1, s->m), K = sizes[k];
-    product(A, from, to.at, to.stride, outer, K, target, n, 0, prefetch);
+    product(A, from.at, from.stride, to.at, to.stride, outer, K, target, n, 0, prefetch);
     sizes[k] = target;
 }
 
@@ -80,20 +80,23 @@ static int allocate(Tile *t, const Shape *s, int derivatives)
     return 1;
 }
 
-static void shrink_tile(const Job *job, Tile *t, Index steps, Place last, Prefetch *prefetch)
+static void shrink_tile(
+    const Job *job, Tile *t, Index steps, Place first, Place last, Prefetch *prefetch)
 {
     const Shape *s = &job->shape;
     Index sizes[TILE_MODES];
     for (Index k = 0; k < s->m; k++) sizes[k] = s->p[k];
     for (Index i = 0; i < steps; i++) {
         Index k = s->order[i];
+        Place from = i == 0 ? first : (Place){t->x[i], LANES};
         Place to = i + 1 == s->m ? last : (Place){t->x[i + 1], LANES};
-        step(s, job->A[k], t->x[i], to, sizes, k, s->q[k], prefetch);
+        step(s, job->A[k], from, to, sizes, k, s->q[k], prefetch);
     }
 }
 
 /* Grows z[m] to z[1] and, where that is wanted, to z[0]; if `pairing`, with the derivatives. */
-static void grow_tile(const Job *job, Tile *t, int pairing, Place last, Prefetch *prefetch)
+static void grow_tile(
+    const Job *job, Tile *t, int pairing, Place first, Place last, Prefetch *prefetch)
 {
     const Shape *s = &job->shape;
     Index sizes[TILE_MODES];
@@ -103,9 +106,10 @@ static void grow_tile(const Job *job, Tile *t, int pairing, Place last, Prefetch
         if (pairing)
             accumulate_outer(t->x[i], t->z[i + 1], size_of(sizes, 0, k), s->p[k], s->q[k],
                              size_of(sizes, k + 1, s->m) * LANES, t->D[k]);
+        Place from = i + 1 == s->m ? first : (Place){t->z[i + 1], LANES};
         Place to = i == 0 ? last : (Place){t->z[i], LANES};
         if (i > 0 || job->tensors.grown)
-            step(s, job->A_t[k], t->z[i + 1], to, sizes, k, s->p[k], prefetch);
+            step(s, job->A_t[k], from, to, sizes, k, s->p[k], prefetch);
     }
 }
 
@@ -119,21 +123,24 @@ static void work_on(const Job *job, Tile *t, Index piece)
     if (pairing) memset(t->D[0], 0, entries(s) * sizeof(Vector));
     for (Index tile = start_of(piece, job->tiles, job->pieces); tile < end; tile++) {
         Prefetch prefetch = {.streams = 0};
-        if (tensors.X) pack(tensors.X, L, P, R, tile, t->x[0]);
-        if (tensors.Z) pack(tensors.Z, L, Q, R, tile, t->z[s->m]);
+        /* The derivatives need a copy side by side; products alone read the tensor as it lies. */
+        Place x = place_of(pairing ? NULL : (float *)tensors.X, L, P, R, tile, t->x[0]);
+        Place z = place_of(pairing ? NULL : (float *)tensors.Z, L, Q, R, tile, t->z[s->m]);
+        if (tensors.X && x.at == t->x[0]) pack(tensors.X, L, P, R, tile, x.at);
+        if (tensors.Z && z.at == t->z[s->m]) pack(tensors.Z, L, Q, R, tile, z.at);
         if (tensors.X && tile + 1 < end) prefetch_tile(&prefetch, tensors.X, L, P, R, tile + 1);
         if (tensors.Z && tile + 1 < end) prefetch_tile(&prefetch, tensors.Z, L, Q, R, tile + 1);
         if (tensors.grown) prefetch_tile(&prefetch, tensors.grown, L, P, R, tile);
         if (tensors.shrunk) prefetch_tile(&prefetch, tensors.shrunk, L, Q, R, tile);
         if (tensors.X) {
             Place last = place_of(tensors.shrunk, L, Q, R, tile, t->x[s->m]);
-            shrink_tile(job, t, tensors.shrunk ? s->m : s->m - 1, last, &prefetch);
+            shrink_tile(job, t, tensors.shrunk ? s->m : s->m - 1, x, last, &prefetch);
             if (tensors.shrunk && last.at == t->x[s->m])
                 unpack(tensors.shrunk, L, Q, R, tile, last.at);
         }
         if (tensors.Z) {
             Place last = place_of(tensors.grown, L, P, R, tile, t->z[0]);
-            grow_tile(job, t, pairing, last, &prefetch);
+            grow_tile(job, t, pairing, z, last, &prefetch);
             if (tensors.grown && last.at == t->z[0]) unpack(tensors.grown, L, P, R, tile, last.at);
         }
     }

@@ -13,7 +13,7 @@
 #include "lanes.h"
 
 #define STREAMS 8 /* two tensors read and two written; with the widest vectors, two streams each */
-#define LINES_AT_A_TIME 8
+#define LINES_AT_A_TIME (WIDTH == 16 ? 16 : 8) /* wide vectors: more lines in fewer products */
 #define LINE 16 /* floats in a cache line */
 
 typedef struct {

@@ -15,7 +15,7 @@
 #define DEPTH 256
 
 INLINE void product_rows(
-    const int rows, const float *a, const float *b, Index n, float *c, Index c_row, Index depth,
+    const int rows, const float *a, const float *b, Index b_row, float *c, Index c_row, Index depth,
     int add)
 {
     Vector sum[ROWS][2];
@@ -23,8 +23,8 @@ INLINE void product_rows(
         sum[r][0] = add ? *(Unaligned *)(c + r * c_row) : (Unaligned){0};
         sum[r][1] = add ? *(Unaligned *)(c + r * c_row + WIDTH) : (Unaligned){0};
     }
-    for (Index k = 0; k < depth; k++, a += rows, b += n) {
-        Vector b0 = *(const Vector *)b, b1 = *(const Vector *)(b + WIDTH);
+    for (Index k = 0; k < depth; k++, a += rows, b += b_row) {
+        Vector b0 = *(const Unaligned *)b, b1 = *(const Unaligned *)(b + WIDTH);
         UNROLL for (int r = 0; r < rows; r++) {
             Vector s = splat(a[r]);
             sum[r][0] += s * b0;
@@ -38,37 +38,37 @@ INLINE void product_rows(
 }
 
 /* C[o][m][i] = sum over k of A[k][m] B[o][k][i], or that added to C, for A of K × M, arranged, and
-   i < n. Each element of B and C is LANES numbers; in C they start `stride` numbers apart. */
+   i < n. Each element of B and C is LANES numbers, at a distance of `b_stride` and `stride`. */
 static void product(
-    const float *A, const float *B, float *C, Index stride, Index outer, Index K, Index M, Index n,
-    int add, Prefetch *prefetch)
+    const float *A, const float *B, Index b_stride, float *C, Index stride, Index outer, Index K,
+    Index M, Index n, int add, Prefetch *prefetch)
 {
     /* A division takes as long as a dozen vector operations; these are the only ones. */
     Index blocks = block_count(M, ROWS), least = M / blocks, larger = M % blocks;
     for (Index k = 0; k < K; k += DEPTH) {
         Index depth = at_most(K - k, DEPTH);
         int to_add = add || k > 0;
-        for (Index i = 0, first = 0, rows; i < blocks; i++, first += rows) {
-            rows = least + (i < larger);
-            const float *a = A + first * K + k * rows, *b = B + k * n * LANES;
-            float *c = C + first * n * stride;
+        for (Index o = 0; o < outer; o++)
+            for (Index i = 0, first = 0, rows; i < blocks; i++, first += rows) {
+                rows = least + (i < larger);
+                const float *a = A + first * K + k * rows, *b = B + (o * K + k) * n * b_stride;
+                float *c = C + (o * M + first) * n * stride;
 #define CASE(R) \
     case R: \
-        for (Index o = 0; o < outer; o++) \
-            for (Index j = 0; j < n; j++) { \
-                prefetch_some(prefetch); \
-                product_rows(R, a, b + (o * K * n + j) * LANES, n * LANES, \
-                             c + (o * M * n + j) * stride, n * stride, depth, to_add); \
-            } \
+        for (Index j = 0; j < n; j++) { \
+            prefetch_some(prefetch); \
+            product_rows( \
+                R, a, b + j * b_stride, n * b_stride, c + j * stride, n * stride, depth, to_add); \
+        } \
         break;
-            switch (rows) {
-                CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+                switch (rows) {
+                    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if ROWS > 6
-                CASE(7) CASE(8)
+                    CASE(7) CASE(8)
 #endif
-            }
+                }
 #undef CASE
-        }
+            }
     }
 }
 
