@@ -91,11 +91,11 @@ class Samples:
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return inputs, ``(N, 1, H, W)`` or ``(N, 3, H, W)`` of images, and labels or masks."""
         inputs, targets = self.inputs.take(rows), torch.from_numpy(self.targets.take(rows))
+        y = targets if targets.ndim == 1 else targets[:, None].float()
         if inputs.dtype != np.uint8:
-            return torch.from_numpy(inputs), targets
+            return torch.from_numpy(inputs), y
         with torch.no_grad():
-            x: Tensor = self.preprocess(pixels(inputs))
-        return x, targets if targets.ndim == 1 else targets[:, None].float()
+            return self.preprocess(pixels(inputs)), y
 
     def count_originals(self, rows: Rows) -> int:
         """Return how many originals these rows are, or are copies of."""
@@ -193,18 +193,17 @@ def prepare(
             progress=partial(progress, "copies"),
         )
         sets["copies"] = open_stored(folders["copies"])
-    for name, images in sets.items():
-        if frozen is None:
-            break
-        what = f"features of {name}"
-        folders[what] = features_folder(
-            images,
-            folders[name],
-            frozen.name,
-            frozen.weights,
-            workers=jobs,
-            progress=partial(progress, what),
-        )
+    if frozen is not None:
+        for name, images in sets.items():
+            what = f"features of {name}"
+            folders[what] = features_folder(
+                images,
+                folders[name],
+                frozen.name,
+                frozen.weights,
+                workers=jobs,
+                progress=partial(progress, what),
+            )
     return RunInputs(folders, cached.source, cached.unreadable, digest)
 
 

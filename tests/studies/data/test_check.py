@@ -157,9 +157,8 @@ def like_the_papers(path, study):
     return path
 
 
-@pytest.mark.parametrize("how", ["image", "fixed"])
-def test_table_1(tmp_path, how):
-    report = check(like_the_papers(tmp_path / "a.npz", "oct"), how=how, seed=[3, 1])
+def test_table_1(tmp_path):
+    report = check(like_the_papers(tmp_path / "a.npz", "oct"), how="fixed", seed=[3, 1])
     assert {n: tuple(found.values()) for n, found in ordered(report).items()} == PAPERS["oct"]
     assert "version: the paper's data set, version 3 of Mendeley Data rscbjbr9sj" in text(report)
 
