@@ -166,6 +166,17 @@ class UpdatedBuffer(Replaced):
         return self.layer(x)
 
 
+class PlainTensor(Replaced):
+    def __init__(self, layer):
+        super().__init__(layer)
+        W = layer.W1.detach().clone()
+        del layer.W1
+        layer.W1 = W
+
+    def forward(self, x):
+        return self.layer(x)
+
+
 class ByForeach(Replaced):
     def forward(self, x):
         with torch.no_grad():
@@ -217,8 +228,8 @@ class OtherMemory(Replaced):
 
 
 # A non-strict export ignores an assignment to W.data, of nn.Linear as well.
-KINDS = [Replaced, ReplacedInPlace, Renormalized, Clamped, UpdatedBuffer, ByForeach]
-KINDS += [SharedMemory, SharedWithATensor]
+KINDS = [Replaced, ReplacedInPlace, Renormalized, Clamped, UpdatedBuffer, PlainTensor]
+KINDS += [ByForeach, SharedMemory, SharedWithATensor]
 CASES = [(kind, strict) for kind in KINDS for strict in (False, True)] + [(OtherMemory, True)]
 CASES += [(BeforeABranch, False), (AfterABranch, False)]
 

@@ -116,7 +116,8 @@ def constant_behind(W: Tensor) -> Tensor | None:
     tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
     around: Any = proxy_tensor._CURRENT_MAKE_FX_TRACER
     real = _parameter_behind(W)
-    if real is None or around.parent_tracer is not None or _is_written(W, real, tracer):
+    inside = around is not None and around.parent_tracer is not None
+    if real is None or inside or _is_written(W, real, tracer):
         return None
     create_node = tracer.graph.create_node
 
@@ -135,6 +136,8 @@ def constant_behind(W: Tensor) -> Tensor | None:
 
 
 def _parameter_behind(W: Any) -> Tensor | None:
+    if not hasattr(W, "fake_mode"):  # a tensor of the user's, not one of the program
+        return None
     converter = W.fake_mode.fake_tensor_converter.meta_converter
     for real, number in converter.describer.lookup_tensor.items():
         if converter.tensor_memo.get(number) is W:
@@ -160,7 +163,7 @@ def _is_written(W: Tensor, real: Tensor, tracer: Any) -> bool:
         fx.node.map_arg([*written, node], places.append)
     values = [n.meta.get("val") for n in places]
     values += [getattr(tracer.root, n.target) for n in places if n.op == "get_attr"]
-    tensors = (x for x in values if isinstance(x, Tensor))
+    tensors = (x for x in values if isinstance(x, Tensor) and x.layout == torch.strided)
     return W._version > 0 or any(x.untyped_storage() is m for x in tensors for m in memory)
 
 
