@@ -96,17 +96,18 @@ static void shrink_tile(
 
 /* Grows z[m] to z[1] and, where that is wanted, to z[0]; if `pairing`, with the derivatives. */
 static void grow_tile(
-    const Job *job, Tile *t, int pairing, Place first, Place last, Prefetch *prefetch)
+    const Job *job, Tile *t, int pairing, Place x, Place first, Place last, Prefetch *prefetch)
 {
     const Shape *s = &job->shape;
     Index sizes[TILE_MODES];
     for (Index k = 0; k < s->m; k++) sizes[k] = s->q[k];
     for (Index i = s->m; i-- > 0;) {
         Index k = s->order[i];
-        if (pairing)
-            accumulate_outer(t->x[i], t->z[i + 1], size_of(sizes, 0, k), s->p[k], s->q[k],
-                             size_of(sizes, k + 1, s->m) * LANES, t->D[k]);
         Place from = i + 1 == s->m ? first : (Place){t->z[i + 1], LANES};
+        Place with = i == 0 ? x : (Place){t->x[i], LANES};
+        if (pairing)
+            accumulate_outer(with.at, with.stride, from.at, from.stride, size_of(sizes, 0, k),
+                             s->p[k], s->q[k], size_of(sizes, k + 1, s->m), t->D[k]);
         Place to = i == 0 ? last : (Place){t->z[i], LANES};
         if (i > 0 || job->tensors.grown)
             step(s, job->A_t[k], from, to, sizes, k, s->p[k], prefetch);
@@ -123,9 +124,9 @@ static void work_on(const Job *job, Tile *t, Index piece)
     if (pairing) memset(t->D[0], 0, entries(s) * sizeof(Vector));
     for (Index tile = start_of(piece, job->tiles, job->pieces); tile < end; tile++) {
         Prefetch prefetch = {.streams = 0};
-        /* The derivatives need a copy side by side; products alone read the tensor as it lies. */
-        Place x = place_of(pairing ? NULL : (float *)tensors.X, L, P, R, tile, t->x[0]);
-        Place z = place_of(pairing ? NULL : (float *)tensors.Z, L, Q, R, tile, t->z[s->m]);
+        /* Channels that lie side by side are read where they are, without a copy. */
+        Place x = place_of((float *)tensors.X, L, P, R, tile, t->x[0]);
+        Place z = place_of((float *)tensors.Z, L, Q, R, tile, t->z[s->m]);
         if (tensors.X && x.at == t->x[0]) pack(tensors.X, L, P, R, tile, x.at);
         if (tensors.Z && z.at == t->z[s->m]) pack(tensors.Z, L, Q, R, tile, z.at);
         if (tensors.X && tile + 1 < end) prefetch_tile(&prefetch, tensors.X, L, P, R, tile + 1);
@@ -140,7 +141,7 @@ static void work_on(const Job *job, Tile *t, Index piece)
         }
         if (tensors.Z) {
             Place last = place_of(tensors.grown, L, P, R, tile, t->z[0]);
-            grow_tile(job, t, pairing, z, last, &prefetch);
+            grow_tile(job, t, pairing, x, z, last, &prefetch);
             if (tensors.grown && last.at == t->z[0]) unpack(tensors.grown, L, P, R, tile, last.at);
         }
     }

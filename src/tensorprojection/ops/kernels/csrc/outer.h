@@ -13,21 +13,23 @@
 #endif
 
 INLINE void outer_block(
-    const int rows, const int columns, const float *X, Index x_outer, const float *Z, Index z_outer,
-    Index outer, Index n, Vector *D, Index q)
+    const int rows, const int columns, const float *X, Index x_stride, Index x_outer, const float *Z,
+    Index z_stride, Index z_outer, Index outer, Index n, Vector *D, Index q)
 {
     Vector sum[OUTER_ROWS][OUTER_COLUMNS];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int s = 0; s < columns; s++) sum[r][s] = D[r * q + s];
     for (Index o = 0; o < outer; o++, X += x_outer, Z += z_outer) {
-        for (Index j = 0; j < n; j += WIDTH) {
-            Vector z[OUTER_COLUMNS];
-            UNROLL for (int s = 0; s < columns; s++) z[s] = *(const Vector *)(Z + s * n + j);
-            UNROLL for (int r = 0; r < rows; r++) {
-                Vector x = *(const Vector *)(X + r * n + j);
-                UNROLL for (int s = 0; s < columns; s++) sum[r][s] += x * z[s];
+        for (Index j = 0; j < n; j++)
+            UNROLL for (int h = 0; h < LANES; h += WIDTH) {
+                Vector z[OUTER_COLUMNS];
+                UNROLL for (int s = 0; s < columns; s++)
+                    z[s] = *(const Unaligned *)(Z + (s * n + j) * z_stride + h);
+                UNROLL for (int r = 0; r < rows; r++) {
+                    Vector x = *(const Unaligned *)(X + (r * n + j) * x_stride + h);
+                    UNROLL for (int s = 0; s < columns; s++) sum[r][s] += x * z[s];
+                }
             }
-        }
     }
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int s = 0; s < columns; s++) D[r * q + s] = sum[r][s];
@@ -36,7 +38,8 @@ INLINE void outer_block(
 /* D[i][k] += sum over o and n of X[o][i][n] Z[o][k][n]. Each element of D is a vector of partial
    sums: what lies at position v of a vector in X and Z is added at position v. */
 static void accumulate_outer(
-    const float *X, const float *Z, Index outer, Index p, Index q, Index n, Vector *D)
+    const float *X, Index x_stride, const float *Z, Index z_stride, Index outer, Index p, Index q,
+    Index n, Vector *D)
 {
     Index bands = block_count(p, OUTER_ROWS), blocks = block_count(q, OUTER_COLUMNS);
     Index least_rows = p / bands, larger_rows = p % bands;
@@ -47,7 +50,8 @@ static void accumulate_outer(
             columns = least_columns + (k < larger_columns);
 #define CASE(R, S) \
     case 8 * (R) + (S): \
-        outer_block(R, S, X + r * n, p * n, Z + s * n, q * n, outer, n, D + r * q + s, q); \
+        outer_block(R, S, X + r * n * x_stride, x_stride, p * n * x_stride, \
+                    Z + s * n * z_stride, z_stride, q * n * z_stride, outer, n, D + r * q + s, q); \
         break;
 #define CASES(R) CASE(R, 1) CASE(R, 2) CASE(R, 3)
             switch (8 * rows + columns) {
