@@ -17,6 +17,7 @@ from tensorprojection import ProjectionValueError, kernels
 
 from .cases import INFER, TRAIN
 from .measure import Ratio
+from .peers import PEERS
 from .run import (
     COMPILED,
     FOLDED,
@@ -88,8 +89,8 @@ def _sentences(steps: dict[str, Ratio], grown: dict[str, list[float]]) -> Iterat
 
 
 COLUMNS = ["case", "batch", "shapes", "format", "ms", "replaced / this"]
-TRAIN_COLUMNS = ["textbook / this", "TCL / this", "geotorch / this", "compiled / this"]
-TRAIN_COLUMNS += ["limit / this", "U's share", "saved / output"]
+TRAIN_COLUMNS = [f"{name} / this" for name in (*PEERS, "compiled", "limit")]
+TRAIN_COLUMNS += ["U's share", "saved / output"]
 INFER_COLUMNS = ["frozen / this", "folded / this", "limit / this"]
 
 
@@ -106,8 +107,7 @@ def cells(row: CaseRow) -> list[str]:
     if row.task == INFER:
         return [*first, *map(ratio, (FROZEN, FOLDED, LIMIT))]
     share = f"{100 * row.by_this[U_STEP].median:.0f} %"
-    names = ("textbook", "TCL", "geotorch", COMPILED, LIMIT)
-    return [*first, *map(ratio, names), share, f"{row.kept_by_output or 0:.2f}"]
+    return [*first, *map(ratio, (*PEERS, COMPILED, LIMIT)), share, f"{row.kept_by_output or 0:.2f}"]
 
 
 def table(rows: list[CaseRow], task: str) -> Table:
@@ -143,7 +143,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-COLOURS = {"textbook": "#999999", "TCL": "#E69F00", "geotorch": "#56B4E9", REPLACED: "#0072B2"}
+COLOURS = ("#0072B2", "#999999", "#E69F00", "#56B4E9", "#009E73", "#CC79A7")
 
 
 def draw(rows: list[CaseRow], path: Path) -> None:
@@ -156,19 +156,20 @@ def draw(rows: list[CaseRow], path: Path) -> None:
         panels.setdefault((row.task, last), []).append(row)
     across, down = len({last for _, last in panels}), len({task for task, _ in panels})
     height = 1 + 0.35 * max(map(len, panels.values()))
+    width = 0.8 / (1 + len(PEERS))
     figure = Figure(figsize=(6.5 * across, height * down + 0.5), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).flat
     for (chosen_by, chosen), panel in zip(panels.items(), axes, strict=True):
-        for k, (name, colour) in enumerate(COLOURS.items()):
+        for k, name in enumerate((REPLACED, *PEERS)):
             found = [
                 (y, row.by_this[name].median) for y, row in enumerate(chosen) if name in row.by_this
             ]
             panel.barh(
-                [y + 0.3 - 0.2 * k for y, _ in found],
+                [y + (k + 0.5) * width - 0.4 for y, _ in found],
                 [value - 1 for _, value in found],
-                0.18,
+                0.9 * width,
                 left=1,
-                color=colour,
+                color=COLOURS[k % len(COLOURS)],
                 label="the layer it replaces" if name == REPLACED else name,
             )
         panel.axvline(1, color="#D55E00", linewidth=2, label="this layer")
