@@ -87,6 +87,7 @@ LAYERS = [
 ]
 
 
+@pytest.mark.heavy
 def test_suite_on_jax():
     others = sorted({*(HERE / "suite").glob("test_*.py")} - {*LAYERS})
     errors = f"{LAYERS[0]}::test_errors_are_those_of_the_pytorch_layer"

@@ -136,7 +136,11 @@ class RunInputs:
 
 @dataclass(frozen=True)
 class Copies:
-    """Augmented copies: how many of each image, or of each of a class, and how they differ."""
+    """Augmented copies: how many of each image, or of each of a class, and how they differ.
+
+    >>> Copies(2, Augmentation(rotation=10)).numbers
+    2
+    """
 
     numbers: Mapping[str, int] | int
     changes: Augmentation
@@ -144,7 +148,11 @@ class Copies:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A frozen network, whose features are trained on: its name in ``BACKBONES``, its weights."""
+    """A frozen network, whose features are trained on: its name in ``BACKBONES``, its weights.
+
+    >>> Frozen("efficientnet-lite0").weights is None  # those that the package brings
+    True
+    """
 
     name: str
     weights: Path | None = None

@@ -132,6 +132,7 @@ def _lines(run):
 # One trial for each process, as a job array of a queue has it
 
 
+@pytest.mark.heavy
 def test_four_trials_by_four_processes_one_of_them_killed(tmp_path):
     config, folder = smoke("oct", models=("base",), epochs=4, trials=4), tmp_path / "array"
     carry_out_here(config, tmp_path / "whole")

@@ -87,7 +87,8 @@ def kill_trainers(_, node):
         os.kill(int(found), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("kill", [remove, pytest.param(kill_trainers, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("kill", [remove, kill_trainers])
 def test_a_node_or_a_worker_is_killed_in_the_middle(kill, cluster, tmp_path):
     """Its trial goes on elsewhere from its last epoch: the results are those of this machine."""
     config = smoke("oct", trials=2, models=("tpl2",), epochs=12)

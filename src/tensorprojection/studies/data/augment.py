@@ -33,6 +33,9 @@ MOST_COPIES = 10_000  # of each original
 class Augmentation:
     """The ranges of the differences between a copy and its original; draws are uniform in them.
 
+    >>> Augmentation(rotation=10, shift=0.05, flip_horizontal=True).zoom
+    0.0
+
     Args:
         rotation: degrees, in both directions.
         shift: share of the image's size, in both directions, along each axis.
