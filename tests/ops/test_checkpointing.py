@@ -44,6 +44,9 @@ def test_selective_checkpointing(kept, training, dtype):
         torch.testing.assert_close(found, right)
 
 
+@pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="torch 2.8 cannot swap after a compiled nn.Linear either"
+)
 # A warning of Dynamo about itself.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_parameters_are_swapped_after_a_compiled_call():

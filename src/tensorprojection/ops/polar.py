@@ -168,9 +168,8 @@ class Polar(Function):
                 found = polar_backward_op(*some, [ctx.eps[k] for k in wanted], ctx.relative)
             else:
                 # One W of a stack costs as much as the whole stack.
-                every = [
-                    torch.zeros_like(W) if g is None else g for W, g in zip(Ws, grads, strict=False)
-                ]
+                pairs = zip(Ws, grads[:n], strict=True)
+                every = [torch.zeros_like(W) if g is None else g for W, g in pairs]
                 all_found = matmul_only.polar_gradients(Ws, every, constants, ctx.eps, ctx.relative)
                 found = [all_found[k] for k in wanted]
         for k, grad_W in zip(wanted, found, strict=True):

@@ -15,6 +15,7 @@ Note [Three strategies]
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum, auto
@@ -111,13 +112,11 @@ def constant_behind(W: Tensor) -> Tensor | None:
     None if W was computed or written to, or is not a parameter, and None in a branch or a loop,
     whose graph does not show the writes around it. A write to W after the call is refused.
     """
-    from torch.fx.experimental import proxy_tensor
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-    tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
-    around: Any = proxy_tensor._CURRENT_MAKE_FX_TRACER
+    tracer: Any = get_proxy_mode().tracer  # type: ignore[union-attr]
     real = _parameter_behind(W)
-    inside = around is not None and around.parent_tracer is not None
-    if real is None or inside or _is_written(W, real, tracer):
+    if real is None or _is_in_subgraph() or _is_written(W, real, tracer):
         return None
     create_node = tracer.graph.create_node
 
@@ -133,6 +132,14 @@ def constant_behind(W: Tensor) -> Tensor | None:
 
     tracer.graph.create_node = checked
     return real
+
+
+def _is_in_subgraph() -> bool:
+    """Return True in a branch or a loop, which an exporter traces by a call of its own."""
+    frame: Any = sys._getframe()
+    while frame is not None and not frame.f_code.co_name.startswith("trace_subgraph"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _parameter_behind(W: Any) -> Tensor | None:
