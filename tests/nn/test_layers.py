@@ -6,6 +6,7 @@ import pytest
 import torch
 from implementations import implementation
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
 import tensorprojection as tp
@@ -490,3 +491,26 @@ def test_channels_beside_the_layers_modes_keep_their_place_in_memory(training, k
     assert z.is_contiguous(memory_format=torch.channels_last)
     assert dx.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(z.double(), reference(layer, x), rtol=1e-5, atol=1e-5)
+
+
+class Counted(nn.Module):
+    """A parametrization that counts how often it is evaluated, as one with a state would notice."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def forward(self, W):
+        self.count += 1
+        return W
+
+
+@pytest.mark.parametrize("kind", [tp.TensorProjection, tp.TransposeTensorProjection])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_parametrization_is_evaluated_once_per_call(kind, training):
+    shapes = ((4, 4), (8, 8)) if kind.transposed else ((8, 8), (4, 4))
+    layer, counted = kind(*shapes), Counted()
+    parametrize.register_parametrization(layer.train(training), "W1", counted)
+    counted.count = 0
+    layer(torch.randn(2, *layer.in_shape))
+    assert counted.count == 1

@@ -15,18 +15,17 @@ from torch import Tensor
 
 from ..errors import ProjectionTypeError
 from ..ops.dtypes import is_distributed
-from ..ops.layout import memory_order, strided
+from ..ops.layout import Matrices, memory_order, strided
 from ..ops.multilinear import multilinear
 
 if TYPE_CHECKING:
     from .layers import _Projection
 
 
-def run_distributed(layer: _Projection, x: Any) -> Tensor:
+def run_distributed(layer: _Projection, x: Any, Ws: Matrices) -> Tensor:
     """Return the layer's output for a DTensor x, sharded like x but along batch axes only."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-    Ws = layer.Ws
     for k, W in enumerate(Ws, start=1):
         if W is not None and not is_distributed(W):
             raise ProjectionTypeError(

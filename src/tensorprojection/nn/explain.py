@@ -56,14 +56,15 @@ def explain(layer: TensorProjection | TransposeTensorProjection, x: Tensor) -> E
     backward, input   mode...
     backward, all     mode...
     """
-    layer._check(x)
+    Ws = layer.Ws
+    layer._check(x, Ws)
     b = x.ndim - layer.order
     axes = memory_order(x, b)
     in_memory = tuple(a - b + 1 for a in axes if a >= b)
     fast = kernels() and x.device.type == "cpu" and x.dtype in (torch.float32, *HALF)
-    layout = layout_of(x, layer.Ws, transposed=layer.transposed) if fast else None
+    layout = layout_of(x, Ws, transposed=layer.transposed) if fast else None
     if layout is None:
-        steps = torch_steps.steps_of(x, layer.Ws, layer.transposed, axes)
+        steps = torch_steps.steps_of(x, Ws, layer.transposed, axes)
         one_by_one = tuple((axes[axis] - b + 1,) for axis, _ in steps)
         return Explanation(in_memory, False, one_by_one, one_by_one[::-1], one_by_one[::-1])
     plan, by_axis = layout.plan, layout.modes

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..eps import EpsMode, check_eps
-from ..errors import ProjectionTypeError, ProjectionValueError
+from ..errors import ProjectionDeviceError, ProjectionTypeError, ProjectionValueError
 from ..functional import back_project, project
 from ..init import Init, init_name, initialize, resolve
 from ..ops.dtypes import (
@@ -180,10 +180,11 @@ class _Projection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
             return self._fx_leaf(x)
-        self._check(x)
+        Ws = self.Ws  # read once: each read evaluates a parametrization
+        self._check(x, Ws)
         if is_distributed(x):
-            return run_distributed(self, x)
-        Us = self._Us(gathered(self.Ws), x)
+            return run_distributed(self, x, Ws)
+        Us = self._Us(gathered(Ws), x)
         return back_project(x, Us) if self.transposed else project(x, Us)
 
     def _fx_leaf(self, x: fx.Proxy) -> Any:
@@ -196,11 +197,17 @@ class _Projection(nn.Module):
             )
         return tracer.create_proxy("call_module", tracer.path_of_module(self), (x,), {})
 
-    def _check(self, x: Tensor) -> None:
+    def _check(self, x: Tensor, Ws: Matrices) -> None:
         """Check the input, and the W's, which anybody may have replaced."""
         with outside_jit_trace():  # a comparison of sizes is not part of a trace
-            self._check_Ws(self.Ws)
+            self._check_Ws(Ws)
             check_input(x, self.in_shape)
+            for k, W in enumerate(Ws, start=1):
+                if W is not None and W.device != x.device:
+                    raise ProjectionDeviceError(
+                        f"Expected the input and the layer on one device, got the input on "
+                        f"{x.device} and W{k} on {W.device}."
+                    )
 
     def _check_Ws(self, Ws: Matrices) -> None:
         for k, (W, shape) in enumerate(zip(Ws, self._W_shapes(), strict=True), start=1):

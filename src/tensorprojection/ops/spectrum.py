@@ -24,8 +24,9 @@ from torch import Tensor
 
 from .limits import FLOAT_LIMIT, FLOAT_SCALE, GRAM_LIMIT
 
-# From this q on, the decomposition is float32 and U is corrected: see `_corrected`. What is to be
-# corrected may be this large for its square to be negligible.
+# From this q on, eigh runs in float32 and U is corrected by one Newton step: see `_corrected`.
+# The step is used if the norm of the residual is at most _RESIDUAL_LIMIT; the term ε²G² of the
+# residual is skipped if no entry of ε²/s² exceeds _NEGLIGIBLE.
 _WIDE = 256
 _RESIDUAL_LIMIT = 1e-4
 _NEGLIGIBLE = 1e-9

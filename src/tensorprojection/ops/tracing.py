@@ -162,12 +162,16 @@ def _is_written(W: Tensor, real: Tensor, tracer: Any) -> bool:
     places: list[Any] = []
     for node in tracer.graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
+        if schema is None:
             continue
         names = [argument.name for argument in schema.arguments]
         given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        written = [given[a.name] for a in schema.arguments if a.is_write and a.name in given]
-        fx.node.map_arg([*written, node], places.append)
+        # The schemas of batch_norm and instance_norm do not mark the statistics they write to.
+        written = [given[name] for name in ("running_mean", "running_var") if name in given]
+        if schema.is_mutable:
+            written += [given[a.name] for a in schema.arguments if a.is_write and a.name in given]
+            written.append(node)
+        fx.node.map_arg(written, places.append)
     values = [n.meta.get("val") for n in places]
     values += [getattr(tracer.root, n.target) for n in places if n.op == "get_attr"]
     tensors = (x for x in values if isinstance(x, Tensor) and x.layout == torch.strided)

@@ -1,8 +1,8 @@
 /* The multilinear map of neighbouring modes, and its derivatives, tile by tile.
 
-   A tile goes through all of its products while it is in the cache; it is read once and written
-   once. The maps that plan.py describes for whole tensors (shrink, grow, pair) are done tile by
-   tile here.
+   A tile goes through all of its products while it is in the cache, and is written once. A tile
+   whose lanes lie side by side in the tensor is read there, without a copy. The maps that plan.py
+   describes for whole tensors (shrink, grow, pair) are done tile by tile here.
 */
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* Sums of outer products of two tiles in the cache; see Note [Blocks of registers] in product.h. */
+/* Sums of outer products of two tiles; see Note [Blocks of registers] in product.h. */
 #ifndef OUTER_H
 #define OUTER_H
 

@@ -61,8 +61,8 @@ typedef struct {
     Index stride;
 } Place;
 
-/* Where a result is to be written: directly to the tensor x, if the lanes lie side by side there,
-   or else to the buffer, to be unpacked from there; also where there is no x to write to. */
+/* The place of a tile of x: in the tensor x itself if its lanes lie side by side there, else in the
+   buffer, which the caller packs or unpacks; also where there is no x. */
 INLINE Place place_of(float *x, Index L, Index P, Index R, Index tile, float *buffer)
 {
     Run run = first_run(tile, L, P, R);

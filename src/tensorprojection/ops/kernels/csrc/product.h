@@ -1,4 +1,4 @@
-/* The product of a matrix and a tile in the cache.
+/* The product of a matrix and a tile, in the cache or in the tensor.
 
    Note [Blocks of registers]
        The result is cut into blocks whose sums stay in registers, as evenly as possible: 14 rows
