@@ -177,6 +177,37 @@ def test_settings_of_ones_own_are_checked_like_all_others(tmp_path, tpl):
     assert tpl(*command, "--backbone", "densenet121")[0] == 2
 
 
+def test_a_value_named_like_a_study_is_not_the_study(tpl):
+    code, _, err = tpl("run", "--out", "chest", "oct", "--dropout", "0.3")
+    assert (code, "--dropout" in err) == (2, True)
+    code, _, err = tpl("run", "--out", "oct", "chest", "--dropout", "0.3", "--trial", "7000")
+    assert (code, "Expected --trial from 1 to" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ((FROZEN, PREPROCESS), "cannot override preprocess"),
+        (("phantoms = partial(light_and_dark)",), "Expected phantoms to be a function"),
+        (('copies = lambda self, config: Copies({"light": 1}, None)',), "for each of the classes"),
+    ],
+    ids=["frozen and preprocess", "phantoms", "copies"],
+)
+def test_what_a_study_declares_is_checked(changes, says, tmp_path, tpl):
+    own = "\n    ".join(change for change in changes if not change.startswith("phantoms"))
+    text = TINY.read_text().replace("import ImageKind", "import Copies, Frozen, ImageKind")
+    if FROZEN in changes:
+        text = text.replace("config.size**2", "1280")
+    text += f"\nclass Declared(Study):\n    {own or 'pass'}\n\nTINY = Declared(**vars(TINY))\n"
+    if "phantoms" in changes[0]:
+        text += "from functools import partial\nfrom dataclasses import replace\n"
+        text += "made = replace(TINY.images, phantoms=partial(TINY.images.phantoms))\n"
+        text += "TINY = replace(TINY, images=made)\n"
+    (tmp_path / "mine.py").write_text(text)
+    code, _, err = tpl("run", tmp_path / "mine.py", "--out", tmp_path / "run", "--size", "32")
+    assert (code, err.count("\n"), says in err) == (2, 1, True), err
+
+
 WRONG = [
     ("nowhere.py", None, "Expected a file with a Study at .*nowhere.py, got none"),
     ("a.py", "import os\n1 / 0\n", "Could not import .*a.py: ZeroDivisionError in line 2"),

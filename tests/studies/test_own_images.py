@@ -162,9 +162,11 @@ def test_a_reference_makes_the_same_study_again(names):
         (("--data", "pets", "--masks", "gone"), "gone: No such file"),
         (("--data", "pets", "--channels", "4"), "channels"),
         (("--data", "pets", "--backbone", "resnet"), "a backbone of densenet121, efficientnet"),
+        (("--data", "unnamed.npz"), "an array class_names of two or more classes, or masks"),
     ],
 )
 def test_mistakes_end_in_one_line(tpl, pets, arguments, says):
+    np.savez("unnamed.npz", images=np.zeros((4, 32, 32), np.uint8), labels=np.arange(4) % 2)
     code, _, err = tpl("run", "images", *arguments)
     assert (code, err.count("\n")) == (2, 1)
     assert says in err

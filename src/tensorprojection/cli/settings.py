@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from ..studies.config import RunConfig, absolute, own_settings
+from ..studies.errors import StudyError
 
 if TYPE_CHECKING:
     from ..studies.study import Study
@@ -71,7 +72,11 @@ def setting_flags(study: Study[Any] | None) -> Flags:
 def as_settings(study: Study[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings among the given flags, as a configuration takes them."""
     fields = study.settings.model_fields
-    found = {name: value for name, value in given.items() if name in fields and value is not None}
+    found = {name: value for name, value in given.items() if value is not None}
+    for name in found:
+        if name not in fields:
+            flag = name.replace("_", "-")
+            raise StudyError(f"--{flag} is not a setting of the {study.name} study.")
     for name, value in found.items():
         if fields[name].annotation == tuple[str, ...]:
             found[name] = names_in(value)
@@ -129,8 +134,11 @@ def _study_in(tokens: Sequence[str]) -> Study[Any] | None:
     """Return the study that a command line names, at any position; None if it names none."""
     from ..studies.registry import STUDIES, import_study, split_reference
 
-    for k, token in enumerate(tokens):
-        named = token in STUDIES or split_reference(token)[0] is not None
-        if named or (k == 0 and not token.startswith("-")):
-            return import_study(token)
-    return None
+    if tokens and not tokens[0].startswith("-"):
+        return import_study(tokens[0])
+    named = [
+        (k > 0 and tokens[k - 1].startswith("--"), k)  # perhaps the value of an option
+        for k, token in enumerate(tokens)
+        if token in STUDIES or split_reference(token)[0] is not None
+    ]
+    return import_study(tokens[min(named)[1]]) if named else None

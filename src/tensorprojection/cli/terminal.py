@@ -97,8 +97,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) 
     for k, name in enumerate(header):
         made.add_column(Text(name), justify="left" if k < texts else "right", overflow="fold")
     for row in rows:
-        # Texts are folded if there is no room, and numbers are not.
-        made.add_row(*(Text(cell, no_wrap=k >= texts) for k, cell in enumerate(row)))
+        made.add_row(*map(Text, row))  # folded if there is no room: a cropped number is wrong
     return made
 
 

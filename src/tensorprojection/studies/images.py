@@ -122,6 +122,11 @@ def kind_of(data: Path, masks: Path | None = None) -> ImageKind:
             names = file["class_names"].tolist() if "class_names" in file.files else []
             colour = "images" in file.files and file["images"].ndim == 4
             segmented = "masks" in file.files
+        if not segmented and (not isinstance(names, list) or len(names) < 2):
+            raise StudyError(
+                f"Expected in {data} an array class_names of two or more classes, or masks, got "
+                f"{names or 'neither'}."
+            )
         return _kind(tuple(map(str, names)), "RGB" if colour else "L", segmented)
     names = () if masks is not None else class_folders(data)
     if masks is not None or {name.lower() for name in names} == {"images", "masks"}:

@@ -203,6 +203,8 @@ def prepare(
         sets["copies"] = open_stored(folders["copies"])
     if frozen is not None:
         for name, images in sets.items():
+            if not len(images):  # zero copies
+                continue
             what = f"features of {name}"
             folders[what] = features_folder(
                 images,

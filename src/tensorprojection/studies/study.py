@@ -156,6 +156,11 @@ class Study(Generic[C]):
     def prepare(self, config: C, jobs: int, progress: Progress) -> RunInputs:
         """Compute what all trials share, with so many processes: images, copies, features."""
         copies, frozen = self.copies(config), self.frozen(config)
+        if frozen is not None and type(self).preprocess is not Study.preprocess:
+            raise StudyError(
+                "A study with a frozen network cannot override preprocess: the frozen network "
+                "alone computes the features. Override frozen or preprocess, not both."
+            )
         return prepare(self.images, config, jobs, progress, copies, frozen)
 
     def open(self, config: C, inputs: RunInputs) -> Data:

@@ -97,7 +97,7 @@ def test_a_wrong_number(scenes, originals, tmp_path):
     with pytest.raises(StudyError, match=r"0 to 10000 copies of each image, got \[-1\]"):
         make_copies(originals, scenes, -1, KVASIR, 0, tmp_path)
     phantoms = chest.make(4, size=32)
-    with pytest.raises(ValueError, match=r"each of the classes Normal, Lung .* got COVID\."):
+    with pytest.raises(StudyError, match=r"each of the classes Normal, Lung .* got COVID\."):
         make_copies(originals, phantoms, {"COVID": 1}, CHEST, 0, tmp_path)
 
 

@@ -256,7 +256,7 @@ def _numbers(images: ImageSet, copies: Mapping[str, int] | int) -> NDArray[np.in
     if isinstance(copies, int):
         return np.full(len(images), copies, np.int64)
     if images.labels is None or set(copies) != set(images.class_names):
-        raise ValueError(
+        raise StudyError(
             f"Expected a number of copies for each of the classes {', '.join(images.class_names)}, "
             f"got {', '.join(copies)}."
         )

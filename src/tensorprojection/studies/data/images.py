@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import StudyError
+
 Mode = Literal["L", "RGB"]  # Pillow's names for gray and for colour
 # The fields of an ImageSet that hold one value per image, and all that hold arrays.
 KNOWN = ("labels", "groups", "names", "parts")
@@ -156,6 +158,12 @@ class ImageKind:
         if self.phantoms_version is not None:
             return self.phantoms_version
         assert self.phantoms is not None
-        source = inspect.getsourcefile(inspect.unwrap(self.phantoms))
+        made = inspect.unwrap(self.phantoms)
+        if not inspect.isroutine(made):
+            raise StudyError(
+                "Expected phantoms to be a function, whose file is in the cache's key, "
+                f"got {type(made).__name__}. Define a function, or set phantoms_version."
+            )
+        source = inspect.getsourcefile(made)
         content = Path(source).read_bytes() if source is not None else b""
         return hashlib.sha256(content).hexdigest()
