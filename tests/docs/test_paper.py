@@ -59,7 +59,9 @@ def test_every_command_is_understood(command):
     _, bound, *_ = command_line(tokens).parse_args(tokens, exit_on_error=False, print_error=False)
     if tokens[0] in ("run", "summary"):
         study = STUDIES[bound.arguments.pop("study")]
-        study.check_networks(resolve(study, "paper", None, as_settings(study, bound.arguments)))
+        fields = study.settings.model_fields
+        given = {name: value for name, value in bound.arguments.items() if name in fields}
+        study.check_networks(resolve(study, "paper", None, as_settings(study, given)))
 
 
 def test_the_hours_are_those_of_the_last_cell():
