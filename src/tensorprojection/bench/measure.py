@@ -97,7 +97,7 @@ def serve(
 
 
 def kept_bytes(layer: nn.Module, x: Tensor) -> int:
-    """What the layer saves for its backward pass beyond its input and its parameters."""
+    """Return what the layer saves for its backward pass beyond its input and its parameters."""
     known = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
     kept: dict[int, int] = {}
 

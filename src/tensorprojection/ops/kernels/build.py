@@ -39,7 +39,7 @@ class BuildError(RuntimeError):
 
 
 def library_path(variant: str, folder: Path = HERE) -> Path:
-    """Where the library for this kind of processor is, or would be."""
+    """Return the path of the library for this kind of processor."""
     return folder / f"kernels-{variant.lower()}.so"
 
 

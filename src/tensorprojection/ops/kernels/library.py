@@ -67,7 +67,7 @@ class Library(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernels:
-    """Whether the compiled kernels are in use: its truth value. Printed, it says why not.
+    """State of the compiled kernels: true if they are in use. Printed, it says why not.
 
     >>> print(Kernels("AVX2", why_not="there was no C compiler at installation"))
     Compiled kernels not in use: there was no C compiler at installation.
@@ -92,7 +92,7 @@ _BUILD = "python -m tensorprojection.ops.kernels.build"
 
 
 def kernels() -> Kernels:
-    """Whether the compiled kernels are in use in this process, and if not, why.
+    """Return whether the compiled kernels are in use in this process, and if not, why.
 
     >>> import tensorprojection as tp
     >>> print(tp.kernels())
