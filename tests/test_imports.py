@@ -63,7 +63,7 @@ def test_every_package_has_its_place():
         ("studies.run", "bench.run"),
         ("bench.run", "cli.main"),
         ("studies.oct", "ops.polar"),
-        ("cli.spectra", "mpca.suggest"),
+        ("cli.demo", "mpca.suggest"),
     ],
 )
 def test_a_wrong_import_is_seen(source, target):

@@ -97,7 +97,7 @@ def test_help_without_a_study_has_the_flags_of_all(tpl):
 
 
 def test_help_of_a_summary(tpl):
-    assert flags_in(tpl("summary", "oct", "--help")[1]) == {"--size", "--models", "--json"}
+    assert flags_in(tpl("summary", "oct", "--help")[1]) == {"--size", "--models"}
     every = flags_in(tpl("summary", "--help")[1])
     assert {"--channels", "--leaky", "--backbone", "--dropout"} < every
     assert not {"--copies", "--weights", "--epochs"} & every  # they change no network
@@ -134,9 +134,6 @@ MISTAKES = [
     (["run", "chest", "--preset", "smoke", "--weights", "x" * 300], "File name too long"),
     (["report", "x" * 300], "File name too long"),
     (["report", "runs", "--out", "x" * 300], "runs: there is no such folder"),
-    (["spectra", "--data", "x" * 300 + ".npy"], "File name too long"),
-    (["spectra", "--data", "x.npy", "--out", "x.foo"], "x.foo"),
-    (["spectra", "--data", "x.npy", "--out", "x"], "Expected a drawing's name to end with one of"),
     (["run", "oct", "--device", "abacus"], "The device 'abacus' cannot be used"),
     (["run", "oct", "--executor", "abacus"], "abacus"),
     (["run", "oct", "--address", "auto"], "--address is for --executor ray only"),
@@ -511,15 +508,6 @@ def test_report_writes_to_out(finished, tpl, undrawn, tmp_path):
 
 
 # tpl summary, tpl data
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_summary_as_json(study, tpl):
-    code, out, err = tpl("summary", study, "--json")
-    assert (code, err) == (0, "")
-    tables = json.loads(out)
-    assert tables
-    assert "TensorProjection" in out
 
 
 def test_summary_as_tables(tpl):

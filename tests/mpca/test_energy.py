@@ -13,7 +13,6 @@ from torch.testing import assert_close
 
 import tensorprojection as tp
 from tensorprojection import ProjectionError, ProjectionTypeError, ProjectionValueError
-from tensorprojection.cli.spectra import load_array, spectra
 
 
 def samples(*shape, seed=0, noise=0.2):
@@ -167,49 +166,6 @@ def test_plot_says_that_matplotlib_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ProjectionError, match="needs matplotlib"):
         tp.plot_spectra(samples(40, 5, 4))
-
-
-# From the command line
-
-
-def test_command_prints_the_table_and_the_shape(tmp_path, capsys):
-    x = samples(40, 5, 4).numpy()
-    np.save(tmp_path / "x.npy", x)
-    spectra(data=tmp_path / "x.npy", energy=0.9, out=tmp_path / "x.png")
-    found = tp.suggest_out_shape(x, 0.9)
-    printed = capsys.readouterr().out
-    assert printed == f"{found.table()}\n{found}\nwrote {tmp_path / 'x.png'}\n"
-    assert (tmp_path / "x.png").exists()
-
-
-def test_files_of_arrays(tmp_path):
-    images, other = np.ones((3, 2), np.uint8), np.zeros((3, 2))
-    np.save(tmp_path / "x.npy", images)
-    np.savez(tmp_path / "one.npz", other=other)
-    np.savez(tmp_path / "two.npz", images=images, other=other)
-    assert isinstance(load_array(tmp_path / "x.npy"), np.memmap)
-    np.testing.assert_array_equal(load_array(tmp_path / "one.npz"), other)
-    np.testing.assert_array_equal(load_array(tmp_path / "two.npz"), images)
-    np.testing.assert_array_equal(load_array(tmp_path / "two.npz", "other"), other)
-
-
-def test_wrong_files(tmp_path):
-    np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)
-    np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
-    (tmp_path / "broken.npy").write_bytes(b"nothing")
-    (tmp_path / "empty.npy").write_bytes(b"")
-    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04nothing")
-    for name, message in [
-        ("absent.npy", "Expected a file at .*absent.npy, got none"),
-        ("x.csv", "Expected a .npy or .npz file"),
-        ("objects.npy", "Expected an array of numbers in .*objects.npy"),
-        ("broken.npy", "Expected an array of numbers in .*broken.npy"),
-        ("empty.npy", "Expected an array of numbers in .*empty.npy"),
-        ("broken.npz", "Expected an array of numbers in .*broken.npz"),
-        ("two.npz", "Expected array 'images' in .*two.npz, got 'a', 'b'"),
-    ]:
-        with pytest.raises(ProjectionValueError, match=message):
-            load_array(tmp_path / name)
 
 
 def test_a_suggestion_is_a_shape():

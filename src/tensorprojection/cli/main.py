@@ -19,7 +19,6 @@ from .bench import bench
 from .demo import demo
 from .report import report
 from .settings import study_command
-from .spectra import spectra
 from .terminal import OutputError, guarded, raising_once
 from .trained import evaluate, export, predict
 from .watch import watch
@@ -29,7 +28,7 @@ def command_line(tokens: Sequence[str]) -> App:
     """Return all commands, with the flags that this command line can have."""
     app = App(
         name="tpl",
-        help="The TensorProjection layer: the paper's studies, your data's spectra, and its speed.",
+        help="The TensorProjection layer: its speed, the paper's studies, and your own images.",
         version=__version__,
     )
     app.command(study_command(run.run, tokens))
@@ -38,7 +37,6 @@ def command_line(tokens: Sequence[str]) -> App:
     app.command(study_command(summary.summary, tokens, summary.of_networks))
     app.command(data.app)
     app.command(cache.app)
-    app.command(spectra)
     app.command(bench)
     return app
 

@@ -7,12 +7,8 @@ paper's tables.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from ..studies.config import RunConfig
 from .settings import StudyName
@@ -40,8 +36,6 @@ def of_networks(study: Study[Any] | None, name: str) -> bool:
 def summary(
     study: StudyName,
     /,
-    *,
-    as_json: Annotated[bool, Parameter(name="--json", help="Print JSON.")] = False,
     **given: Any,
 ) -> None:
     """Show the networks of a study, layer by layer, with notes where the paper's tables differ."""
@@ -53,10 +47,7 @@ def summary(
     known = import_study(study)
     settings = as_settings(known, given)
     made = tables(known.for_data(settings, None), **settings)
-    if as_json:
-        print(to_json(made))
-    else:
-        Console(highlight=False).print(render(made))
+    Console(highlight=False).print(render(made))
 
 
 def tables(study: Study[Any], **settings: Any) -> list[ModelTable]:
@@ -97,8 +88,3 @@ def render(tables: Sequence[ModelTable]) -> Group:
         made.add_row("Total", "", "", f"{shown.total:,}")
         parts += [Text(shown.title, "italic"), made, Text()]
     return Group(*parts, *(Text(f"[{k}] {note}") for k, note in enumerate(notes, start=1)))
-
-
-def to_json(tables: Sequence[ModelTable]) -> str:
-    """Return the tables as JSON: a list of objects with study, form, title, rows and total."""
-    return json.dumps([{**asdict(table), "total": table.total} for table in tables], indent=1)

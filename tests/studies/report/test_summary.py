@@ -1,11 +1,9 @@
-import json
-
 import pytest
 import torch
 from by_name import tables
 from rich.console import Console
 
-from tensorprojection.cli.summary import render, summary, to_json
+from tensorprojection.cli.summary import render, summary
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks.oct_cnn import HEADS, oct_cnn
 from tensorprojection.studies.networks.unet import FORMS, unet
@@ -216,16 +214,6 @@ def test_printed_tables_mark_each_footnote_once_below():
     assert "476,420" in shown
 
 
-def test_json_says_the_same():
-    made = tables("chest")
-    read = json.loads(to_json(made))
-    assert [(t["study"], t["form"], t["title"], t["total"]) for t in read] == [
-        (t.study, t.form, t.title, t.total) for t in made
-    ]
-    rows = [[(r["layer"], tuple(r["output"]), r["parameters"]) for r in t["rows"]] for t in read]
-    assert rows == [cells(t) for t in made]
-
-
 @pytest.mark.parametrize(
     ("wrong", "rule"),
     [
@@ -250,11 +238,11 @@ def test_wrong_arguments(wrong, rule):
         tables(**wrong)
 
 
-def test_the_command_prints_tables_or_json(capsys):
+def test_the_command_prints_tables(capsys):
     summary("oct")
     assert "215,028" in capsys.readouterr().out
-    summary("chest", as_json=True, backbone="efficientnet-lite0")
-    assert json.loads(capsys.readouterr().out)[1]["rows"][1]["parameters"] == 81_920
+    summary("chest", backbone="efficientnet-lite0")
+    assert "81,920" in capsys.readouterr().out
 
 
 def test_the_command_tells_a_users_mistake_in_one_line():
