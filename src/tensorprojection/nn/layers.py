@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from ..eps import EpsMode, check_eps
 from ..errors import ProjectionDeviceError, ProjectionTypeError, ProjectionValueError
-from ..functional import back_project, project
+from ..functional import back_project
 from ..init import Init, init_name, initialize, resolve
 from ..ops.dtypes import (
     back_like,
@@ -22,6 +22,7 @@ from ..ops.dtypes import (
     map_dtype,
 )
 from ..ops.layout import Matrices
+from ..ops.multilinear import multilinear
 from ..ops.polar import projections
 from ..ops.tracing import outside_jit_trace
 from ..shapes import Shape, complete, per_mode, read_shape
@@ -184,8 +185,8 @@ class _Projection(nn.Module):
         self._check(x, Ws)
         if is_distributed(x):
             return run_distributed(self, x, Ws)
-        Us = self._Us(gathered(Ws), x)
-        return back_project(x, Us) if self.transposed else project(x, Us)
+        # As functional.project and back_project, whose checks are made above.
+        return multilinear(x, self._Us(gathered(Ws), x), transposed=self.transposed)
 
     def _fx_leaf(self, x: fx.Proxy) -> Any:
         """Record one call of a module in a graph of torch.fx, as torch's own layers do."""
