@@ -51,22 +51,21 @@ def run_of(name: str) -> Run:
 
 def found(networks: Mapping[str, Sequence[str]]) -> str:
     """Some networks of some runs beside their base, by the loss: as on the runs' pages."""
-    head = ["outcome", "network", "in place of", "parameters", "loss", "difference"]
-    head += ["95 % interval", "better", "verdict"]
+    head = ["network", "parameters", "loss", "difference", "95 % interval", "better", "verdict"]
     lines = []
     for name, models in networks.items():
         run = run_of(name)
         sizes = {table.form: table.total for table in run.layers[0]}
         rows: dict[str, Comparison] = {row.model: row for row in of_metric(run, "loss")}
+        title = f"{run.title}, {run.score_title('loss')}, in place of {run.model_title(BASE)}"
+        lines.append([f"**{title}**", *6 * [""]])
         for model in models:
             of = rows[model].difference
             assert of is not None
-            cells = [f"{run.title}: {run.score_title('loss')}", run.model_title(model)]
-            cells += [run.model_title(BASE), f"{sizes[model]:,}"]
-            cells += [number(rows[model].score[1]), mean_difference(of), interval(of)]
-            cells += [f"{rows[model].better}/{of.trials}", verdict(run, rows[model])]
-            lines.append(cells)
-    return markdown(head, lines, texts=3)
+            cells = [run.model_title(model), f"{sizes[model]:,}", number(rows[model].score[1])]
+            cells += [mean_difference(of), interval(of), f"{rows[model].better}/{of.trials}"]
+            lines.append([*cells, verdict(run, rows[model])])
+    return markdown(head, lines)
 
 
 def forest(*names: str) -> charts.Spec:

@@ -41,7 +41,7 @@ def _step(head: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
 
 
 def growth(rounds: int) -> dict[str, list[float]]:
-    """How time grows where the work doubles: time ratios / work ratios, so 1 is linear."""
+    """Return the growth of time when the work doubles: time ratio / work ratio, so 1 is linear."""
     base = Case("growth", 25, (128, 16, 16), (128, 8, 8))
     series = {
         "batch": [replace(base, batch=25 * n) for n in (1, 2, 4)],

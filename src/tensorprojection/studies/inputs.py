@@ -1,4 +1,4 @@
-"""What a run trains on: cached images, their copies, a frozen network's features; and samples.
+"""The inputs of a run: cached images, their copies, features of a frozen network; and samples.
 
 The way of the data is ``images → copies → features``, each cached, then ``split`` and ``batch``.
 """
