@@ -69,14 +69,16 @@ def test_the_page_says_what_the_report_says(evidence):
     """Each difference, interval, count and verdict of the first table is in ``table.md``."""
     from tensorprojection.studies.report.tables import as_markdown
 
-    runs = map(evidence.run_of, evidence.FOUND)
-    reports = {f"{run.title}: {run.score_title('loss')}": as_markdown(run) for run in runs}
-    lines = evidence.TABLES["found"]().splitlines()[2:]
-    assert len(lines) == sum(map(len, evidence.FOUND.values()))
-    for line in lines:
-        title, network, _, _, loss, *shown, _ = (cell.strip() for cell in line[1:-1].split("|"))
-        expected = rf"\| {re.escape(network)} \| {loss} \[.*\] \| {re.escape(' | '.join(shown))} \|"
-        assert re.search(expected, reports[title])
+    lines = iter(evidence.TABLES["found"]().splitlines()[2:])
+    for name, models in evidence.FOUND.items():
+        run = evidence.run_of(name)
+        assert f"{run.title}, {run.score_title('loss')}," in next(lines)
+        for model in models:
+            network, _, loss, *shown, _ = (cell.strip() for cell in next(lines)[1:].split("|"))
+            assert network == run.model_title(model)
+            row = rf"\| {re.escape(network)} \| {loss} \[.*\] \| {re.escape(' | '.join(shown))} \|"
+            assert re.search(row, as_markdown(run))
+    assert not list(lines)
 
 
 def test_every_difference_in_the_text_is_in_a_table(evidence):
