@@ -74,7 +74,7 @@ def test_the_page_says_what_the_report_says(evidence):
         run = evidence.run_of(name)
         assert f"{run.title}, {run.score_title('loss')}," in next(lines)
         for model in models:
-            network, _, loss, *shown, _ = (cell.strip() for cell in next(lines)[1:].split("|"))
+            network, _, loss, *shown, _ = (cell.strip() for cell in next(lines)[1:-1].split("|"))
             assert network == run.model_title(model)
             row = rf"\| {re.escape(network)} \| {loss} \[.*\] \| {re.escape(' | '.join(shown))} \|"
             assert re.search(row, as_markdown(run))
