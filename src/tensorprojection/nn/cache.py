@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..ops.layout import Matrices
-from ..ops.tracing import is_cacheable, outside_jit_trace, versions
+from ..ops.tracing import are_cacheable, outside_jit_trace, versions
 
 
 class _Entry(NamedTuple):
@@ -56,7 +56,7 @@ class EvalCache:
         """Return ``compute(Ws)``, or its last result if W's and settings have not changed since."""
         present = [W for W in Ws if W is not None]
         with outside_jit_trace():  # a constant of a torch.jit.trace
-            if not all(map(is_cacheable, present)) or (
+            if not are_cacheable(present) or (
                 torch.is_grad_enabled() and any(W.requires_grad for W in present)
             ):
                 return compute(Ws)

@@ -61,14 +61,22 @@ class _Projection(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.in_shape = read_shape("in_shape", in_shape, none_allowed=False)
-        out = read_shape("out_shape", out_shape, none_allowed=True)
-        self.out_shape = complete(self.in_shape, out, transposed=self.transposed)
+        source = read_shape("in_shape", in_shape, none_allowed=False)
+        self._set_shapes(source, read_shape("out_shape", out_shape, none_allowed=True))
         self._read_options(len(self.in_shape), eps, eps_mode, init, init_scale)
-        for k, shape in enumerate(self._W_shapes(), start=1):
+        for k, shape in enumerate(self._W_shapes, start=1):
             W = None if shape is None else nn.Parameter(_empty(shape, device, dtype))
             self.register_parameter(f"W{k}", W)
         self.reset_parameters()
+
+    def _set_shapes(self, in_shape: Shape, out: Sequence[int | None]) -> None:
+        self.in_shape = in_shape
+        self.out_shape = complete(in_shape, out, transposed=self.transposed)
+        # (larger, smaller) of each W; None for a mode left alone
+        self._W_shapes = [
+            None if p == q else (max(p, q), min(p, q))
+            for p, q in zip(in_shape, self.out_shape, strict=True)
+        ]
 
     def _read_options(
         self, order: int, eps: Any, eps_mode: EpsMode, init: Any, init_scale: Any
@@ -78,13 +86,6 @@ class _Projection(nn.Module):
         self.init, self.init_scale = resolve(init, init_scale, order)
         self._names = tuple(f"W{k}" for k in range(1, order + 1))
         self._cache = EvalCache()
-
-    def _W_shapes(self) -> list[tuple[int, int] | None]:
-        """Shape (larger, smaller) of each W; None for a mode left alone."""
-        return [
-            None if p == q else (max(p, q), min(p, q))
-            for p, q in zip(self.in_shape, self.out_shape, strict=True)
-        ]
 
     @property
     def order(self) -> int:
@@ -145,7 +146,7 @@ class _Projection(nn.Module):
             raise ProjectionValueError(
                 f"Expected one U or None per mode ({self.order}), got {len(Us)}."
             )
-        for k, (U, shape) in enumerate(zip(Us, self._W_shapes(), strict=True), start=1):
+        for k, (U, shape) in enumerate(zip(Us, self._W_shapes, strict=True), start=1):
             found = None if U is None else tuple(U.shape)
             if found != shape:
                 raise ProjectionValueError(f"Expected U{k} of shape {shape}, got {found}.")
@@ -211,12 +212,12 @@ class _Projection(nn.Module):
                     )
 
     def _check_Ws(self, Ws: Matrices) -> None:
-        for k, (W, shape) in enumerate(zip(Ws, self._W_shapes(), strict=True), start=1):
-            found = None if W is None else tuple(W.shape)
+        for k, (W, shape) in enumerate(zip(Ws, self._W_shapes, strict=True), start=1):
+            found = None if W is None else W.shape
             if found != shape:
                 raise ProjectionValueError(
                     f"Expected W{k} of shape {shape} for a layer {self.in_shape} -> "
-                    f"{self.out_shape}, got {found}."
+                    f"{self.out_shape}, got {None if found is None else tuple(found)}."
                 )
 
     def freeze(self) -> FrozenProjection:

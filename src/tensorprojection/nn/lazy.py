@@ -15,7 +15,7 @@ from ..errors import ProjectionValueError
 from ..init import Init
 from ..ops.dtypes import check_floating
 from ..ops.layout import Matrices
-from ..shapes import complete, read_shape
+from ..shapes import read_shape
 from .layers import TensorProjection, TransposeTensorProjection, _Projection
 
 
@@ -78,9 +78,8 @@ class _Lazy(LazyModuleMixin, _Projection):
                 f"out_shape={self._target}, got shape {tuple(x.shape)}."
             )
         shape = tuple(int(n) for n in x.shape[x.ndim - self.order :])
-        self.in_shape = read_shape("the input's shape", shape, none_allowed=False)
-        self.out_shape = complete(self.in_shape, self._target, transposed=self.transposed)
-        for k, W_shape in enumerate(self._W_shapes(), start=1):
+        self._set_shapes(read_shape("the input's shape", shape, none_allowed=False), self._target)
+        for k, W_shape in enumerate(self._W_shapes, start=1):
             self._initialize(k, W_shape)
 
     def _initialize(self, k: int, shape: tuple[int, int] | None) -> None:

@@ -86,15 +86,14 @@ def is_exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
-def is_cacheable(x: Tensor) -> bool:
-    """Return True for a CPU tensor with values outside of tracers, transforms and dispatch modes.
+def are_cacheable(tensors: Sequence[Tensor]) -> bool:
+    """Return True for CPU tensors with values outside of tracers, transforms and dispatch modes.
 
     Selective checkpointing is such a mode: it expects the same operations when it runs a layer
     again, cached or not.
     """
     return (
-        type(x) in _PLAIN_TYPES
-        and x.device.type == "cpu"
+        all(type(x) in _PLAIN_TYPES and x.device.type == "cpu" for x in tensors)
         and not torch.compiler.is_compiling()
         and not torch._C._len_torch_dispatch_stack()
         and not _functorch.get_interpreter_stack()
