@@ -1,14 +1,12 @@
 """Runs for tests of the page: made of random numbers in a moment, in the files of real ones."""
 
-import io
 from pathlib import Path
 
 import numpy as np
 
-from tensorprojection.studies.data.images import ImageSet
-from tensorprojection.studies.observed import write_samples
 from tensorprojection.studies.registry import STUDIES, config_of
 from tensorprojection.studies.results import JobFiles
+from tensorprojection.studies.training.observer import encode_observed
 
 METRICS = {
     name: ["train_loss", *(metric.name for metric in study.measured)]
@@ -24,7 +22,6 @@ def synthetic_run(
     epochs=5,
     observed=True,
     class_names=("NORMAL", "CNV", "DME", "DRUSEN"),
-    name_of="image",
     channels_of_U=(96, 8),
     **settings,
 ) -> Path:
@@ -47,43 +44,26 @@ def synthetic_run(
                 ]
             )
             if observed:
-                _observe(files.observed, rng, study, model, epochs, channels_of_U)
-    if observed:
-        gray = rng.integers(0, 256, (40, 128, 128), dtype=np.uint8)
-        names = np.array([f"{name_of}-{k}.png" for k in range(40)])
-        if study == "kvasir":
-            colour = rng.integers(0, 256, (40, 128, 128, 3), dtype=np.uint8)
-            write_samples(folder, ImageSet(colour, masks=gray // 128, names=names))
-        else:
-            labels = np.arange(40) % 4
-            images = ImageSet(gray, labels=labels, class_names=class_names, names=names)
-            write_samples(folder, images)
+                names = (epochs, class_names, channels_of_U)
+                files.observed.write_bytes(_observed(rng, study, model, *names))
     return folder
 
 
-def _observe(file: Path, rng, study: str, model: str, epochs: int, channels) -> None:
-    arrays = {"epochs": np.arange(1, epochs + 1)}
+def _observed(rng, study: str, model: str, epochs: int, class_names, channels) -> bytes:
     if study == "kvasir":
-        arrays |= {
+        arrays = {
             "images": rng.integers(0, 256, (3, 128, 128, 3), dtype=np.uint8),
             "masks": rng.integers(0, 2, (3, 128, 128)).astype(bool),
             "predictions": rng.integers(0, 2, (3, 128, 128)).astype(bool),
             "dice": np.array([0.9, 0.5, 0.1]),
         }
     else:
-        arrays["confusion"] = rng.integers(0, 50, (epochs, 4, 4))
+        arrays = {"confusion_matrix": rng.integers(0, 50, (4, 4)), "class_names": class_names}
     if model != "base":
-        arrays["orthogonality/pool4"] = rng.uniform(1e-6, 1e-4, epochs)
-        arrays["energy/pool4"] = rng.uniform(0, 1, epochs)
         for mode, shape in ((1, channels), (2, (12, 6)), (3, (12, 6))):
             for kind in ("start", "U"):
                 arrays[f"{kind}/pool4/{mode}"] = _orthonormal(rng, shape)
-            if mode > 1:
-                path = np.stack([_orthonormal(rng, shape) for _ in range(epochs)])
-                arrays[f"by_epoch/pool4/{mode}"] = path
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    file.write_bytes(buffer.getvalue())
+    return encode_observed(epochs, arrays)
 
 
 def _orthonormal(rng, shape):

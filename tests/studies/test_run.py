@@ -25,7 +25,6 @@ from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.executors import local
 from tensorprojection.studies.executors.local import run_jobs, start_process
 from tensorprojection.studies.registry import STUDIES, read_config
-from tensorprojection.studies.report.charts import caption
 from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.report.tables import as_markdown, number
 from tensorprojection.studies.results import (
@@ -434,7 +433,6 @@ def test_versions_are_mixed_only_where_asked_for_and_the_table_says_so(small, ot
     assert "Trained by more than one version of the code" in text
     assert code_version() in text
     assert OTHER in text
-    assert "trained by 2 versions of the code" in caption(read_run(small.folder), ["loss"])
 
 
 def test_the_version_names_all_that_decides_the_bits():

@@ -224,6 +224,6 @@ def recorded(console: Console, out: Path) -> str:
     for name in FOUND:
         run = read_run(RESULTS / name)
         console.print(f"{run.title}. {tables.headline(run)}")
-        pages.append(page.write([run], out / name))
+        pages.append(page.write(run, out / name))
         console.print(f"  {pages[-1]}")
     return str(pages[0])

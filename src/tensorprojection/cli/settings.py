@@ -42,12 +42,14 @@ def own_study(given: str | None) -> Study[Any] | None:
     return None if given is None else import_study(given)
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """Return the names of a list with commas.
+def names_in(text: str | None) -> tuple[str, ...] | None:
+    """Return the names of a list with commas; None if there is no list.
 
     >>> names_in("base, tpl1,")
     ('base', 'tpl1')
     """
+    if text is None:
+        return None
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

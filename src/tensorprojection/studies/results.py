@@ -8,8 +8,7 @@ A folder of a run::
     trials/001/tpl1.jsonl    the epochs of one job, a line for each, with a checksum
     trials/001/tpl1.pt       its checkpoint
     trials/001/tpl1.safetensors     its network
-    trials/001/tpl1.observed.npz    observations of its training, for the page
-    samples.npz              a few of the images, for the page
+    trials/001/tpl1.observed.npz    its errors and its U's, for the page
     report.html, figures/, table.md     from ``tpl report``
 
 Note [Rows before the checkpoint]: the lines of the jobs are the truth; the table is made from them.

@@ -17,14 +17,12 @@ import torch
 from filelock import FileLock, Timeout
 
 from .config import CONFIG, PATHS, Began, RunConfig, checked, code_version, read_run
-from .data.cache import open_stored
 from .errors import StudyError
 from .executors.base import Executor, Task
 from .executors.local import run_jobs
 from .files import write_whole
 from .inputs import RunInputs
 from .network_file import Keep
-from .observed import write_samples
 from .results import (
     HELD_OUT,
     RECORD,
@@ -190,8 +188,6 @@ class _Run:
             self._begin(inputs)
         code = code_version(study)
         add_start(folder, self.config, inputs, count, code)
-        if "images" in inputs.folders:  # a user's own study may have none
-            write_samples(folder, open_stored(inputs.folders["images"]))
         watch.notice(f"Images: {inputs.source}")
         if inputs.unreadable:
             watch.notice(f"Left out as unreadable: {len(inputs.unreadable)} files, see {RECORD}")

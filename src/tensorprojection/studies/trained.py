@@ -37,11 +37,10 @@ from .errors import StudyError
 from .files import write_whole
 from .inputs import Samples, load_images, pixels, samples_of
 from .network_file import About, read_network, score
-from .observed import write_samples
 from .registry import config_of, find_study, read_config
 from .results import HELD_OUT, JobFiles, write_results
 from .study import Study
-from .training.observer import Observer
+from .training.observer import Observer, encode_observed
 from .training.train import computed, output_of
 
 Trial = int | Literal["best"]
@@ -416,7 +415,7 @@ def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) ->
             f"run, got {', '.join(images.class_names)}."
         )
     # Only predictions are observed: the layers are those of the run's own page.
-    observers = [Observer(nn.Identity()) for _ in networks]
+    observers = [Observer() for _ in networks]
     measured_on = samples_of(config, images)
     measured = _measure(networks, observers, measured_on)
     title, notices = _seen(study, config, images, data.name)
@@ -429,13 +428,13 @@ def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) ->
         rows.append({**named, **metrics, **then, "code": about.code})
         file = JobFiles.of(out, about.trial - 1, about.model).observed
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, observer.collect(1, measured_on, np.arange(len(images))))
+        seen = observer.arrays(measured_on, np.arange(len(images)), classes)
+        write_whole(file, encode_observed(1, seen))
     # One set of images for all trials, which is what this split stands for.
     settings = {"split": "as-shipped", "epochs": 1, "data": str(data)}
     write_whole(out / "config.toml", config.model_copy(update=settings).as_toml())
     write_whole(out / HELD_OUT, title.encode())
     write_results(out, pl.DataFrame(rows))
-    write_samples(out, images)
     lacking = [f"{model} of trial {k}" for k, model in jobs if (k, model) not in saved]
     if lacking:
         notices += (f"Not evaluated, as no network is saved: {', '.join(lacking)}.",)

@@ -8,17 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cyclopts import App
 from synthetic_runs import synthetic_run
 
-from tensorprojection.cli.report import report
-from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import charts
 from tensorprojection.studies.report import page as report_page
-from tensorprojection.studies.report.run import read_run, read_runs
+from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.report.statistics import Estimate
-from tensorprojection.studies.report.tables import number
 from tensorprojection.studies.report.verdicts import UNDECIDED, decide, judge
 from tensorprojection.studies.study import Claim
 
@@ -36,8 +32,8 @@ def text_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", without_scripts(page))).split())
 
 
-def write(folders, out, **part):
-    return report_page.write(read_runs(folders, **part), out)
+def write(folder, out):
+    return report_page.write(read_run(folder), out)
 
 
 @pytest.fixture
@@ -49,16 +45,16 @@ def run(tmp_path):
 
 
 def test_the_page_needs_nothing_else_and_has_every_part(run, tmp_path):
-    page = write([run()], tmp_path / "out").read_text(encoding="utf-8")
+    page = write(run(), tmp_path / "out").read_text(encoding="utf-8")
     addresses = re.findall(r'(?:src|href)="([^"]*)"', without_scripts(page))
     assert addresses
     assert all(a.startswith(("#", "data:")) for a in addresses)
     text = text_of(page)
     for part in (
         *("Validation by epoch", "Paired differences", "Confusion matrices", "sensitivity"),
-        *("Learned projections", "Training", "Images", "Networks", "The paper's claims"),
+        *("Learned projections", "Training", "Networks", "The paper's claims"),
         *("Seconds for an epoch", "Of 2 networks beside MaxPooling: "),
-        *("NORMAL (10)", "image-", "The paper prints 1152, but 6 · 6 · 20 = 720."),
+        *("MaxPooling (7 trials)", "The paper prints 1152, but 6 · 6 · 20 = 720."),
     ):
         assert part in text
     assert "not measured" not in text
@@ -72,22 +68,16 @@ def test_the_page_needs_nothing_else_and_has_every_part(run, tmp_path):
 
 def test_segmentation_has_a_gallery_with_masks(run, tmp_path):
     folder = run(study="kvasir", models=("base", "tpl"))
-    text = text_of(write([folder], tmp_path / "out").read_text(encoding="utf-8"))
+    text = text_of(write(folder, tmp_path / "out").read_text(encoding="utf-8"))
     assert "best: Dice 0.900" in text
     assert "worst: Dice 0.100" in text
     assert "Confusion matrices" not in text
 
 
 def test_what_an_older_run_has_not_recorded_is_marked(run, tmp_path):
-    text = text_of(write([run(observed=False)], tmp_path).read_text(encoding="utf-8"))
-    for part in (
-        "Confusion matrices",
-        "Captured energy, orthogonality and low-pass shares",
-        "Matrices U",
-    ):
+    text = text_of(write(run(observed=False), tmp_path).read_text(encoding="utf-8"))
+    for part in ("Confusion matrices and predictions", "Matrices U"):
         assert f"{part}: not measured." in text
-    assert "Sample images: not recorded." in text
-    assert "No networks were saved." in text
     assert "date not recorded" in text
 
 
@@ -95,42 +85,39 @@ def test_corrupted_observations_are_left_out(run, tmp_path):
     folder = run(models=("base", "tpl1"))
     for file in folder.glob("trials/*/*.observed.npz"):
         file.write_bytes(file.read_bytes()[:50])
-    (folder / "samples.npz").write_bytes(b"PK\x03\x04")
-    text = text_of(write([folder], tmp_path).read_text(encoding="utf-8"))
-    assert "Confusion matrices: not measured." in text
-    assert "Sample images: not recorded." in text
+    text = text_of(write(folder, tmp_path).read_text(encoding="utf-8"))
+    assert "Confusion matrices and predictions: not measured." in text
 
 
 def test_names_with_markup_are_shown_and_not_run(run, tmp_path):
     evil = "</script><script>alert(1)</script>"
-    folder = run(name="<b>run", class_names=(evil, "CNV", "DME", "DRUSEN"), name_of=evil)
-    page = write([folder], tmp_path).read_text(encoding="utf-8")
+    folder = run(name="<b>run", class_names=(evil, "CNV", "DME", "DRUSEN"))
+    page = write(folder, tmp_path).read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "<b>run" not in page
-    assert f"{evil} (10)" in html.unescape(page).replace(" <small>", " ")
-    assert html.unescape(page).count(f"{evil}-") == 24  # the samples' file names
+    assert html.unescape(page).count(f'scope="row">{evil}<') == 3  # in each confusion matrix
 
 
 def test_the_page_of_five_large_networks_stays_below_five_megabytes(run, tmp_path):
     """Any number of trials: the page shows medians, and pictures of the first trial."""
     models = ("base", "tpl", "tpl-mpca", "tcl", "other")
     folder = run(study="chest", models=models, trials=2, epochs=20, channels_of_U=(1280, 64))
-    assert write([folder], tmp_path).stat().st_size < 5_000_000
+    assert write(folder, tmp_path).stat().st_size < 5_000_000
 
 
 def test_charts_label_whole_epochs_only(run):
     found = read_run(run(epochs=2, observed=False))
-    assert report_page.charts.curves(found, "loss")["encoding"]["x"]["axis"]["values"] == [1, 2]
+    assert charts.curves(found, "loss")["encoding"]["x"]["axis"]["values"] == [1, 2]
 
 
 def test_the_same_run_gives_the_same_page(run, tmp_path):
     folder = run()
-    first, second = (write([folder], tmp_path / str(k)).read_bytes() for k in range(2))
+    first, second = (write(folder, tmp_path / str(k)).read_bytes() for k in range(2))
     assert first == second
 
 
 def test_claims_come_last_and_those_that_a_run_does_not_decide_are_folded(run, tmp_path):
-    page = write([run(models=("base", "tpl1"), trials=2)], tmp_path).read_text(encoding="utf-8")
+    page = write(run(models=("base", "tpl1"), trials=2), tmp_path).read_text(encoding="utf-8")
     claims = STUDIES["oct"].claims
     absent = [claim for claim in claims if "tpl2" in (claim.model, claim.than)]
     late = [claim for claim in claims if claim not in absent and claim.after >= 5]
@@ -142,13 +129,13 @@ def test_claims_come_last_and_those_that_a_run_does_not_decide_are_folded(run, t
     apart = page.index("that this run does not have")
     assert "Not in this run" not in page[:apart]
     assert page[apart:].count("Not in this run: TensorProjection 2.") == len(absent)
-    others = write([run("avg", models=("base", "avg"))], tmp_path / "avg").read_text()
+    others = write(run("avg", models=("base", "avg")), tmp_path / "avg").read_text()
     assert "The paper's claims" not in others
 
 
 def test_a_claim_that_is_decided_is_in_sight(run, tmp_path):
     curves = read_run(run(observed=False))
-    page = report_page.as_html([shifted(curves, -0.3)])
+    page = report_page.as_html(shifted(curves, -0.3))
     shown = page[page.index("The paper's claims") :].partition("<details")[0]
     assert "Of the paper's claims, this run decides 1." in text_of(shown)
     assert "lower in 7 of 7 trials; 95 % interval" in text_of(shown)
@@ -157,7 +144,7 @@ def test_a_claim_that_is_decided_is_in_sight(run, tmp_path):
 def test_at_most_five_networks_are_on_at_first(run, tmp_path):
     models = ("base", "tpl1", "tpl2", "avg", "hope", "tcl", "mpca")
     folder = run(models=models, trials=2)
-    page = write([folder], tmp_path).read_text(encoding="utf-8")
+    page = write(folder, tmp_path).read_text(encoding="utf-8")
     on = re.findall(r'data-label="([^"]+)" aria-pressed="true"', page)
     found = read_run(folder)
     scores = {found.model_title(row.model): row.score[1] for row in found.comparisons[:7]}
@@ -170,9 +157,9 @@ def test_sensitivity_and_specificity_are_those_of_the_confusion_matrix(run, tmp_
     from sklearn.metrics import recall_score
 
     folder = run(models=("base",), trials=2)
-    text = text_of(write([folder], tmp_path).read_text(encoding="utf-8"))
+    text = text_of(write(folder, tmp_path).read_text(encoding="utf-8"))
     whole = sum(
-        np.load(file)["confusion"][-1] for file in folder.glob("trials/*/base.observed.npz")
+        np.load(file)["confusion_matrix"] for file in folder.glob("trials/*/base.observed.npz")
     )
     true, found = (np.repeat(side.ravel(), whole.ravel()) for side in np.indices((4, 4)))
     for label in range(4):
@@ -188,78 +175,13 @@ def test_a_gray_segmentation_study_has_a_page(run, tmp_path):
         with np.load(file) as found:
             arrays = dict(found)
         np.savez(file, **{**arrays, "images": arrays["images"][..., :1]})
-    text = text_of(write([folder], tmp_path / "out").read_text(encoding="utf-8"))
+    text = text_of(write(folder, tmp_path / "out").read_text(encoding="utf-8"))
     assert "best: Dice 0.900" in text
-
-
-# Several runs
-
-
-def test_several_runs_are_compared_by_what_sets_them_apart(run, tmp_path):
-    folders = [run("narrow", study="kvasir", models=("base", "tpl"), observed=False)]
-    folders.append(
-        run("wide", study="kvasir", models=("base", "tpl"), observed=False, channels=64, epochs=3)
-    )
-    page = write(folders, tmp_path / "out").read_text(encoding="utf-8")
-    text = text_of(page)
-    assert "channels 16 64" in text
-    assert "epochs 5 3" in text
-    assert "Comparison of 2 runs" in text
-    medians = [
-        [number(row.score[1]) for row in read_run(folder).comparisons if row.model == "base"]
-        for folder in folders
-    ]
-    for pair in zip(*medians, strict=True):
-        assert f"baseline U-Net {' '.join(pair)}" in text
-
-
-def test_the_panels_of_several_runs_have_a_row_per_run_and_a_column_per_metric(run):
-    folders = [run(name, models=("base", "tpl1"), observed=False) for name in ("a", "b")]
-    runs = read_runs(folders, metrics=["loss", "accuracy", "f1"])
-    rows = charts.overview(runs)["vconcat"]
-    assert [len(row["concat"]) for row in rows] == [3, 3]
-    for row, one in zip(rows, runs, strict=True):
-        for panel, metric in zip(row["concat"], ("loss", "accuracy", "f1"), strict=True):
-            values = [p["value"] for p in panel["data"]["values"] if p["network"] == "MaxPooling"]
-            medians = np.median(one.values[metric, "base"], axis=0)
-            assert values == pytest.approx(medians.tolist(), rel=1e-4)
-
-
-def test_different_studies_in_one_page_are_refused(run, tmp_path):
-    folders = [run("a", observed=False), run("b", study="kvasir", observed=False)]
-    with pytest.raises(StudyError, match=r"runs of one study in one page, got oct .*, kvasir"):
-        write(folders, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_tpl_report_takes_one_folder_or_several_and_names_the_page(run, capsys):
-    app = App()
-    app.command(report)
-    a, b = run("a", observed=False), run("b", trials=6, observed=False)
-    app(["report", str(a), str(b)], result_action="return_value")
-    printed = capsys.readouterr().out
-    where = a / "with_b"
-    assert f"Page: {where / 'report.html'}" in printed
-    for kind in ("png", "svg", "pdf"):
-        assert (where / "figures" / f"overview.{kind}").is_file()
-    assert not (a / "report.html").exists()  # which is of that run alone
-    with pytest.raises(StudyError, match="Expected --out other than"):
-        app(["report", str(a), str(b), "--out", str(b)], result_action="return_value")
-    with pytest.raises(StudyError, match="folder of a run, got none"):
-        app(["report"], exit_on_error=False, result_action="return_value")
-
-
-def test_a_run_and_an_evaluation_on_held_out_images_are_not_compared(run, tmp_path):
-    folders = [run("a", observed=False), run("b", observed=False)]
-    (folders[1] / "held_out.txt").write_text("new.npz")
-    with pytest.raises(StudyError, match=r"got both: .*b is an evaluation") as error:
-        write(folders, tmp_path / "out")
-    assert "\n" not in str(error.value)
 
 
 def test_curves_are_the_medians_of_the_rows(run, tmp_path):
     folder = run()
-    chart = data_of(write([folder], tmp_path).read_text())["specs"]["run1-curves-0"]
+    chart = data_of(write(folder, tmp_path).read_text())["specs"]["curves"][0]
     own = [p["value"] for p in chart["data"]["values"] if p["network"] == "TensorProjection 1"]
     rows = [
         [json.loads(text)["loss"] for text in file.read_text().splitlines()]

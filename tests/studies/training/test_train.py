@@ -15,7 +15,6 @@ from tensorprojection.studies.data.cache import Stack, open_stored
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.inputs import samples_of
 from tensorprojection.studies.networks.backbones import backbone, features_of
-from tensorprojection.studies.observed import read_observed
 from tensorprojection.studies.oct import HOPE_BETA
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.results import COUNTS, NOT_METRICS, JobFiles, as_line
@@ -23,6 +22,7 @@ from tensorprojection.studies.study import Study
 from tensorprojection.studies.training import checkpoint
 from tensorprojection.studies.training import train as training
 from tensorprojection.studies.training.job import Epoch, Job, Notice, Step
+from tensorprojection.studies.training.observer import read_observed
 from tensorprojection.studies.training.seeds import batch_order, init_seed
 from tensorprojection.studies.training.train import train
 
@@ -686,8 +686,8 @@ def test_killed_between_the_files_of_an_epoch(epoch, written, chest, tmp_path, m
         checkpoint.load(whole.checkpoint.read_bytes(), whole.checkpoint),
     )
     one, other = read_observed(files.observed), read_observed(whole.observed)
-    assert one.arrays.keys() == other.arrays.keys()
-    assert all(np.array_equal(one.arrays[k], other.arrays[k]) for k in one.arrays)
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[k], other[k]) for k in one)
 
 
 def test_a_checkpoint_of_another_network_is_an_error_of_one_line(tmp_path):

@@ -7,24 +7,18 @@ mathematics are shown as they are.
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import math
-from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from ..training.metrics import TRAIN_LOSS
-from .projections import observed_by_epoch
 from .run import Run
-from .statistics import BASE, Floats, quartiles
+from .statistics import BASE, quartiles
 from .tables import (
     SELECTED,
     TESTED,
@@ -71,62 +65,38 @@ def looks(run: Run) -> dict[str, tuple[str, list[int], str]]:
 
 def labels(run: Run) -> dict[str, str]:
     """Return the models' titles, with their numbers of trials if these differ."""
-    counts = {model: run.count(model) for model in run.models}
+    counts = {model: int(run.measured[model].any(axis=1).sum()) for model in run.models}
     titles = {model: run.model_title(model) for model in run.models}
     if len(set(counts.values())) > 1:
         titles = {m: f"{title} ({count(counts[m], 'trial')})" for m, title in titles.items()}
     return titles
 
 
-def lines(run: Run, title: str, by_model: Mapping[str, Floats], log: bool = False) -> Spec:
-    """Return a chart of medians and quartile bands by epoch, of trials × epochs for each model."""
-    titles = {model: label for model, label in labels(run).items() if model in by_model}
+def curves(run: Run, metric: str) -> Spec:
+    """Return the chart of a metric by epoch: medians and quartile bands."""
     values = []
-    for model, label in titles.items():
-        low, median, high = quartiles(by_model[model])
+    for model, label in labels(run).items():
+        by_trial = run.values[metric, model]
+        low, median, high = quartiles(by_trial)
         for k, epoch in enumerate(run.epochs):
-            if math.isnan(median[k]) or (log and low[k] <= 0):
+            if math.isnan(median[k]):
                 continue
             row = {"epoch": int(epoch), "network": label, "value": _digits(median[k])}
             text = number(float(median[k]))
-            if len(by_model[model]) > 1:
+            if len(by_trial) > 1:
                 row |= {"low": _digits(low[k]), "high": _digits(high[k])}
                 text += f" [{number(float(low[k]))}–{number(float(high[k]))}]"
             values.append({**row, "median": text})
+    title = capital(run.metric_title(metric))
     spec = template("lines") | {"title": title, "data": {"values": values}}
-    spec["params"][0]["value"] = list(titles.values())
+    spec["params"][0]["value"] = [*labels(run).values()]
     # Vega would label two epochs as 1, 2, 2: the middle tick is 1.5, rounded.
     spec["encoding"]["x"]["axis"]["values"] = run.epochs[:: -(-len(run.epochs) // 15)].tolist()
-    ranges = zip(*(looks(run)[model] for model in titles), strict=True)
     line, points = (layer["encoding"] for layer in spec["layer"][1:])
     channels = (spec["encoding"]["color"], line["strokeDash"], points["shape"])
-    for channel, range_ in zip(channels, ranges, strict=True):
-        channel["scale"] = {"domain": [*titles.values()], "range": [*range_]}
-    for layer in spec["layer"] if log else ():
-        layer["encoding"]["y"]["scale"] = {"type": "log"}
+    for channel, range_ in zip(channels, zip(*looks(run).values(), strict=True), strict=True):
+        channel["scale"] = {"domain": [*labels(run).values()], "range": [*range_]}
     return spec
-
-
-def curves(run: Run, metric: str) -> Spec:
-    """Return the chart of a metric by epoch."""
-    by_model = {model: run.values[metric, model] for model in run.models}
-    return lines(run, capital(run.metric_title(metric)), by_model)
-
-
-def observations(run: Run) -> list[Spec]:
-    """Return charts of each layer's captured energy, orthogonality and low-pass shares."""
-    kinds = [
-        ("energy", "", "Captured energy", False),
-        ("orthogonality", "", "Distance from orthonormal, ‖UᵀU − I‖", True),
-        *(("by_epoch", f"/{mode}", f"Low-pass share of mode {mode}", False) for mode in (2, 3, 4)),
-    ]
-    charts = []
-    for kind, of, title, log in kinds:
-        found = observed_by_epoch(run, kind, of)
-        for layer in dict.fromkeys(layer for layer, _ in found):
-            by_model = {model: values for (name, model), values in found.items() if name == layer}
-            charts.append(lines(run, f"{title}: {layer}", by_model, log))
-    return charts
 
 
 def forest(run: Run, metric: str) -> Spec:
@@ -185,72 +155,51 @@ def frontier(run: Run, metric: str, least: float = 1.2) -> Spec | None:
 # Files
 
 
-def caption(run: Run, metrics: Sequence[str]) -> list[str]:
-    """Return what is drawn and of how many trials, and what is not drawn."""
+def caption(run: Run) -> str:
+    """Return of how many trials the curves are."""
     counts = [n for model in run.models for n in run.measured[model].sum(axis=0) if n]
     low, high, planned = min(counts), max(counts), run.config.trials
     trials = str(low) if low == high else f"{low} to {high}"
     text = "one trial, so no band" if high == 1 else f"median and 25–75 % band of {trials} trials"
-    found = [text + (f" ({planned} planned)" if low < planned else "")]
-    if left_out := sum(run.not_finite(metric) for metric in metrics):
-        found.append(f"{count(left_out, 'value')} not finite, left out")
-    if len(run.codes) > 1:
-        found.append(f"trained by {len(run.codes)} versions of the code")
-    return found
+    return text + (f" ({planned} planned)" if low < planned else "")
 
 
-def figures(runs: Sequence[Run]) -> dict[str, Spec]:
-    """Return the charts that are written to files, by their names.
-
-    Of several runs there is the overview only, with a row for each run.
-    """
-    found = {"overview": overview(runs)}
-    if len(runs) > 1:
-        return found
-    run, width = runs[0], 420
-    names = [metric.name for metric in run.metrics]
+def figures(run: Run) -> dict[str, Spec]:
+    """Return the charts that are written to files, by their names."""
+    names, width = [metric.name for metric in run.metrics], 420
+    found, panels = {}, []
     for name in names:
-        title = {"text": f"{run.title}: {run.metric_title(name)}", "subtitle": caption(run, [name])}
-        found[name] = curves(run, name) | {"title": title, "width": width, "height": 280}
-        found[name]["encoding"]["color"]["legend"] = {"columns": 2}
-    if compares(run):
-        measured = [name for name in names if name != TRAIN_LOSS.name] or names
-        parts: dict[str, list[Spec | None]] = {
-            FOREST: [forest(run, name) for name in measured],
-            FRONTIER: [frontier(run, name) for name in measured],
-        }
-        for about, specs in parts.items():
-            if drawn := [spec | {"width": width} for spec in specs if spec is not None]:
-                at = TESTED if run.part == "test" else SELECTED
-                title = {"text": run.title, "subtitle": [about, *at.split(". ", 1)]}
-                found["forest" if about is FOREST else "frontier"] = {
-                    "title": title,
-                    "vconcat": drawn,
-                }
+        chart = curves(run, name)
+        chart["encoding"]["color"]["legend"] = {"columns": 2}  # the page has one of buttons
+        title = {"text": f"{run.title}: {run.metric_title(name)}", "subtitle": caption(run)}
+        found[name] = chart | {"title": title, "width": width, "height": 280}
+        panels.append(chart | {"width": 280, "height": 230})
+        params = panels[-1].pop("params")  # one for all panels
+    columns = len(names) if len(names) < 5 else -(-len(names) // 2)
+    title = {"text": run.title, "subtitle": caption(run)}
+    row = {"title": title, "columns": columns, "concat": panels}
+    found["overview"] = {"params": params, "vconcat": [row]}
+    if not compares(run):
+        return found
+    measured = [name for name in names if name != TRAIN_LOSS.name] or names
+    at = TESTED if run.part == "test" else SELECTED
+    by_kind = {
+        "forest": (FOREST, [forest(run, name) for name in measured]),
+        "frontier": (FRONTIER, [spec for name in measured if (spec := frontier(run, name))]),
+    }
+    for kind, (about, specs) in by_kind.items():
+        if specs:
+            words = {"text": run.title, "subtitle": [about, *at.split(". ", 1)]}
+            drawn = [spec | {"width": width} for spec in specs]
+            found[kind] = {"title": words, "vconcat": drawn}
     return found
 
 
-def overview(runs: Sequence[Run]) -> Spec:
-    """Return the curves of every metric as panels: a row for each run, a column for each metric."""
-    rows, params = [], None
-    for run in runs:
-        names = [metric.name for metric in run.metrics]
-        panels = [curves(run, name) | {"width": 280, "height": 230} for name in names]
-        for panel in panels:
-            panel["encoding"]["color"]["legend"] = {"columns": 2}  # the page has one of buttons
-            params = panel.pop("params")  # one for all panels
-        columns = len(names) if len(runs) > 1 or len(names) < 5 else -(-len(names) // 2)
-        title = {"text": run.title, "subtitle": caption(run, names)}
-        rows.append({"title": title, "columns": columns, "concat": panels})
-    return {"params": params, "vconcat": rows}
-
-
-def write(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Write the figures as PNG, SVG and PDF; returns the files."""
+def write(run: Run, folder: Path) -> None:
+    """Write the figures as PNG, SVG and PDF."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, spec in figures(runs).items():
+    for name, spec in figures(run).items():
         draw(spec, folder / name)
-    return sorted(folder.iterdir())
 
 
 def draw(spec: Spec, path: Path) -> None:
@@ -275,56 +224,3 @@ def script() -> str:
 
 def _digits(value: float) -> float:
     return float(f"{value:.5g}")
-
-
-# Pictures
-
-# From the least to the greatest value: blue, white, red, as in most plots of signed values.
-LEAST, ZERO, GREATEST = (33, 102, 172), (247, 247, 247), (178, 24, 43)
-TRUTH, FOUND = (0, 255, 140), (255, 140, 0)
-Bytes = NDArray[np.uint8]
-Mask = NDArray[np.bool_]
-
-
-def heat_map(matrix: Floats, top: float) -> str:
-    """Return a picture with a pixel for each entry, from −top (blue) over 0 to top (red)."""
-    scaled = np.clip(matrix.astype(np.float64) / (top or 1.0), -1, 1)[..., None]
-    less = ZERO + (np.array(LEAST) - ZERO) * -scaled
-    more = ZERO + (np.array(GREATEST) - ZERO) * scaled
-    colours = np.where(scaled < 0, less, more).round().astype(np.uint8)
-    # A palette of 256 colours is a third as large, and looks the same.
-    return _address(Image.fromarray(colours).quantize(256), "PNG", optimize=True)
-
-
-def photo(image: Bytes) -> str:
-    """Return a picture of a gray or RGB image."""
-    return _address(Image.fromarray(_squeezed(image)), "JPEG", quality=85)
-
-
-def outlined(image: Bytes, truth: Mask, found: Mask | None = None) -> str:
-    """Return the image with the outlines of one mask or of two."""
-    image = _squeezed(image)
-    drawn = np.array(image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2))
-    drawn[_edge(truth)] = TRUTH
-    if found is not None:
-        drawn[_edge(found)] = FOUND
-    return _address(Image.fromarray(drawn), "PNG")
-
-
-def _squeezed(image: Bytes) -> Bytes:
-    """Return a gray image without an axis for its one channel."""
-    return image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image
-
-
-def _edge(mask: Mask) -> Mask:
-    """Return the pixels of a mask with a neighbour outside of it; the image's border is none."""
-    padded = np.pad(mask, 1, mode="edge")
-    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    edge: Mask = mask & ~inner
-    return edge
-
-
-def _address(image: Image.Image, kind: str, **options: Any) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from ..config import PHANTOMS, RunConfig
 from ..config import read_run as read_config
 from ..errors import NotImportedError, StudyError
 from ..networks.layer_rows import ModelTable
-from ..observed import Observed, Samples, read_observed, read_samples
 from ..registry import config_of, find_study
 from ..results import (
     BY_CLASS,
@@ -29,7 +27,6 @@ from ..results import (
     NOT_METRICS,
     RESULTS,
     TEST,
-    TEST_IMAGES,
     JobFiles,
     checked_table,
     gather,
@@ -38,9 +35,9 @@ from ..results import (
 )
 from ..study import Study
 from ..training.metrics import TRAIN_LOSS, Metric, metric_by_name
+from ..training.observer import Observed, read_observed
 from .statistics import Comparison, Floats, Part, compare, last_column
 
-RECORDED = ("images", "command", "started", "machine", "versions", "unreadable")
 LOSS = "loss"  # the metric that chooses the epoch of a score
 PARTS: tuple[Part, ...] = ("validation", "test")
 
@@ -54,7 +51,6 @@ class Run:
         config: its settings.
         settings: the same in plain values, with those of an own study.
         study: None for an own study that the user has not named.
-        name: the study's, as in the rows.
         models: the names of those with results.
         metrics: those of the study, then the training loss.
         trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
@@ -67,17 +63,15 @@ class Run:
         damage: a clause for each corrupted file of the run.
         held_out: the name of the images of an evaluation, if networks were measured on others than
             the run's. It begins with "held-out" if none of them is the run's own.
-        recorded: versions, machine and images, when the run was last started.
-        samples: some of the images.
+        started: the record of the last start.
         observed: by model, what was observed of its trials.
-        networks: files of networks, relative to the folder.
+        in_order: True if the models are shown in their order, False if the best comes first.
     """
 
     folder: Path
     config: RunConfig
     settings: Mapping[str, Any]
     study: Study[Any] | None
-    name: str
     models: tuple[str, ...]
     metrics: tuple[Metric, ...]
     trials: NDArray[np.int64]
@@ -88,20 +82,26 @@ class Run:
     codes: tuple[str, ...]
     damage: tuple[str, ...]
     held_out: str | None
-    recorded: Mapping[str, Any]
-    samples: Samples | None
+    started: Mapping[str, Any]
     observed: Mapping[str, Sequence[Observed]]
-    networks: tuple[str, ...]
+    in_order: bool = False
 
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """A row of the table for each metric and model; computed once."""
+        """A row of the tables for each metric and model; computed once."""
         return compare(self)
 
     @property
     def part(self) -> Part:
         """The part of the images that scores are measured on; see Note [Scores]."""
         return "test" if any(name.startswith(TEST) for name, _ in self.values) else "validation"
+
+    @property
+    def by_class(self) -> list[str]:
+        """The columns of the metrics by class."""
+        shown = [metric.name for metric in self.metrics]
+        names = dict.fromkeys(name for name, _ in self.values if BY_CLASS in name)
+        return [name for name in names if name.partition(BY_CLASS)[0] in shown]
 
     @cached_property
     def best(self) -> Mapping[str, NDArray[np.int64]]:
@@ -146,6 +146,11 @@ class Run:
         return found or None
 
     @property
+    def name(self) -> str:
+        """The name of the study."""
+        return _name(self.config, self.study)
+
+    @property
     def title(self) -> str:
         """The study, with what distinguishes this run of it."""
         parts = [self.name]
@@ -172,8 +177,8 @@ class Run:
             return model
 
     def metric(self, name: str) -> Metric:
-        """Return the metric of that name."""
-        return next(metric for metric in self.metrics if metric.name == name)
+        """Return the metric of that column."""
+        return next(m for m in self.metrics if m.name == name.partition(BY_CLASS)[0])
 
     def score_title(self, name: str) -> str:
         """Return the metric as a reader knows it, on the part that scores are measured on."""
@@ -188,10 +193,6 @@ class Run:
             return f"{title} at the epoch of the network"
         word = "held-out" if self.held_out.startswith("held-out") else "evaluation"
         return title.replace("validation", word)
-
-    def count(self, model: str) -> int:
-        """Return in how many trials the model has results."""
-        return int(self.measured[model].any(axis=1).sum())
 
     def not_finite(self, metric: str) -> int:
         """Return how many results of the metric are NaN or infinite."""
@@ -213,6 +214,7 @@ class Run:
             models=chosen,
             metrics=tuple(self.metric(name) for name in shown),
             observed={model: self.observed[model] for model in chosen},
+            in_order=models is not None,
         )
 
 
@@ -228,60 +230,27 @@ def _chosen(what: str, asked: Sequence[str], known: Sequence[str]) -> tuple[str,
 # Reading
 
 
-def read_runs(
-    folders: Sequence[Path],
-    models: Sequence[str] | None = None,
-    metrics: Sequence[str] | None = None,
-    study: Study[Any] | None = None,
-) -> list[Run]:
-    """Read the runs of one study; ``StudyError`` if they are of several.
-
-    Args:
-        folders: those of the runs.
-        models: as if they had only these.
-        metrics: as if only these had been measured.
-        study: the user's own, whose titles and claims are shown.
-    """
-    if not folders:
-        raise StudyError("Expected the folder of a run, got none.")
-    found = [read_run(folder, study) for folder in folders]
-    found = [run.only(models, metrics) for run in found]
-    studies = {run.name: run.folder for run in found}
-    if len(studies) > 1:
-        each = ", ".join(f"{name} ({folder})" for name, folder in studies.items())
-        raise StudyError(f"Expected runs of one study in one page, got {each}: report each alone.")
-    held_out = [run.folder for run in found if run.held_out is not None]
-    if held_out and len(held_out) < len(found):
-        raise StudyError(
-            "Expected runs, or evaluations on other images, in one page, got both: "
-            f"{held_out[0]} is an evaluation. Report each alone."
-        )
-    return found
-
-
 def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
-    """Read a run's folder; ``StudyError`` if it is not as a run writes it."""
+    """Read a run's folder; ``StudyError`` if it is not as a run writes it.
+
+    ``own`` is the user's own study, whose titles and claims are shown.
+    """
     settings, config, study = read_settings(folder, own)
     frame, damage = _rows(folder, config, study)
     found = frame["model"].unique(maintain_order=True).to_list()
     models = tuple(dict.fromkeys([*(m for m in config.models if m in found), *found]))
-    metrics = (*metrics_in(frame.columns, study), TRAIN_LOSS)
-    trials, rows = np.unique(frame["trial"].to_numpy(), return_inverse=True)
-    epochs, columns = np.unique(frame["epoch"].to_numpy(), return_inverse=True)
-    shape = len(trials), len(epochs)
+    trials, epochs = (np.unique(frame[name].to_numpy()) for name in ("trial", "epoch"))
     measured: dict[str, NDArray[np.bool_]] = {}
     values: dict[tuple[str, str], Floats] = {}
     for model in models:
-        own_rows = (frame["model"] == model).to_numpy()
-        where = rows[own_rows], columns[own_rows]
-        measured[model] = np.zeros(shape, bool)
+        rows = frame.filter(pl.col("model") == model)
+        where = np.searchsorted(trials, rows["trial"]), np.searchsorted(epochs, rows["epoch"])
+        measured[model] = np.zeros((len(trials), len(epochs)), bool)
         measured[model][where] = True
-        others = [name for name in frame.columns if BY_CLASS in name or name.startswith(TEST)]
-        for name in (*(metric.name for metric in metrics), *others, "seconds"):
-            if name in frame.columns and name != TEST_IMAGES:
-                column = frame[name].to_numpy()[own_rows]
-                values[name, model] = np.full(shape, np.nan)
-                values[name, model][where] = np.where(np.isfinite(column), column, np.nan)
+        for column in rows.select(pl.col(pl.Float64)):
+            values[column.name, model] = np.full((len(trials), len(epochs)), np.nan)
+            numbers = column.to_numpy()
+            values[column.name, model][where] = np.where(np.isfinite(numbers), numbers, np.nan)
     observed = {
         model: [
             seen
@@ -291,34 +260,28 @@ def read_run(folder: Path, own: Study[Any] | None = None) -> Run:
         for model in models
     }
     counts = frame.group_by("trial").agg(pl.col("^.*_images$").first()).sort("trial")
-    ratios = {
-        part: (counts[f"{part}_images"] / counts["train_images"]).to_numpy()
-        for part in PARTS
-        if f"{part}_images" in counts.columns
-    }
     starts, held_out = read_starts(folder), folder / HELD_OUT
-    last = starts[-1] if starts else {}
-    networks = (str(path.relative_to(folder)) for path in folder.glob("trials/*/*.safetensors"))
     return Run(
         folder=folder,
         config=config,
         settings=settings,
         study=study,
-        name=frame["study"][0],
         models=models,
-        metrics=metrics,
+        metrics=(*metrics_in(frame.columns, study), TRAIN_LOSS),
         trials=trials,
         epochs=epochs,
         measured=measured,
         values=values,
-        ratios=ratios,
+        ratios={
+            part: (counts[f"{part}_images"] / counts["train_images"]).to_numpy()
+            for part in PARTS
+            if f"{part}_images" in counts.columns
+        },
         codes=tuple(sorted(set(frame["code"]))) if "code" in frame.columns else (),
         damage=damage,
         held_out=held_out.read_text("utf-8", "replace") if held_out.is_file() else None,
-        recorded={name: last[name] for name in RECORDED if name in last},
-        samples=read_samples(folder),
+        started=starts[-1] if starts else {},
         observed=observed,
-        networks=tuple(sorted(networks)),
     )
 
 
@@ -326,19 +289,13 @@ def read_settings(
     folder: Path, own: Study[Any] | None = None
 ) -> tuple[dict[str, Any], RunConfig, Study[Any] | None]:
     """Read a run's settings; the study is None if it is an own one that is not named."""
-    path = folder / "config.toml"
     settings, _ = read_config(folder)
     try:
-        config = config_of(settings, path, own)
+        config = config_of(settings, folder / "config.toml", own)
         return settings, config, own or find_study(config.study)
     except NotImportedError:
         shared = {name: settings[name] for name in RunConfig.model_fields if name in settings}
-    try:
         return settings, RunConfig(**shared), None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        name = ".".join(map(str, problem["loc"]))
-        raise StudyError(f"{path}: {name}: {problem['msg']}.") from None
 
 
 def _rows(
@@ -350,8 +307,7 @@ def _rows(
     """
     jobs = [(trial, model) for trial in range(config.trials) for model in config.models]
     damage = [JobFiles.of(folder, *job).read()[1] for job in jobs]
-    path = folder / RESULTS
-    name = "own" if study is None else study.name
+    path, name = folder / RESULTS, _name(config, study)
     frame = gather(folder, name, jobs)
     if frame is None:
         if not path.is_file():
@@ -360,14 +316,16 @@ def _rows(
                 "report."
             )
         frame = read_table(path)
-        if study is None and "study" in frame.columns and not frame.is_empty():
-            name = str(frame["study"][0])
-    elif study is None:  # its name is in the reference: FILE.py:NAME, or MODULE:NAME
-        name = Path(config.study.partition(":")[0]).stem
-        frame = frame.with_columns(study=pl.lit(name))
+        if study is None:  # nothing but its file is known to compare the name with
+            frame = frame.with_columns(study=pl.lit(name))
     metrics = [metric.name for metric in metrics_in(frame.columns, study)]
     whole = checked_table(frame, path, name, [TRAIN_LOSS.name, *metrics])
     return whole, tuple(text for text in damage if text is not None)
+
+
+def _name(config: RunConfig, study: Study[Any] | None) -> str:
+    """Return the study's name; of one that is not named, that of its file."""
+    return Path(config.study.partition(":")[0]).stem if study is None else study.name
 
 
 def metrics_in(columns: Sequence[str], study: Study[Any] | None) -> tuple[Metric, ...]:

@@ -16,6 +16,7 @@ selected on the same data.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -65,8 +66,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One model by one metric, with quartiles over the trials; see Note [Scores].
+    """One model by one metric, or by its column of one class; see Note [Scores].
 
+    ``score`` and ``last`` are quartiles over the trials.
     ``difference`` is of the scores, model minus base, paired by trial; None without pairs.
     ``better`` counts the trials in which the model is better; None if that is not known.
     """
@@ -82,24 +84,17 @@ class Comparison:
 
 
 def quartiles(values: Floats) -> Floats:
-    """Return the 25, 50 and 75 % quantiles of each column as three rows, without NaN.
+    """Return the 25, 50 and 75 % quantiles over the first axis as three rows, without NaN.
 
     >>> quartiles(np.array([[1.0, np.nan], [2.0, np.nan], [5.0, np.nan]]))
     array([[1.5, nan],
            [2. , nan],
            [3.5, nan]])
     """
-    result = np.full((3, values.shape[1]), np.nan)
-    for k, column in enumerate(values.T):
-        if len(known := finite(column)):
-            result[:, k] = np.quantile(known, (0.25, 0.5, 0.75))
-    return result
-
-
-def three(values: Floats) -> Quartiles:
-    """Return the quartiles of the values, without NaN."""
-    low, median, high = map(float, quartiles(values[:, None])[:, 0])
-    return low, median, high
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a column without any value
+        found: Floats = np.nanquantile(values, (0.25, 0.5, 0.75), axis=0)
+    return found
 
 
 def finite(values: Floats) -> Floats:
@@ -154,15 +149,17 @@ def paired(
 
 
 def compare(run: Run) -> tuple[Comparison, ...]:
-    """Return a comparison for each metric and model.
+    """Return a comparison for each metric and model, also of the metrics by class.
 
     The last epoch is the last that every model has reached. All numbers are of the trials that
     have reached it, so that an unfinished trial does not count at some epochs only.
     """
     last = last_column(run)
     found = []
-    for metric in (one.name for one in run.metrics):
+    for metric in (*(one.name for one in run.metrics), *run.by_class):
         for model in run.models:
+            if (metric, model) not in run.values:
+                continue
             both = model != BASE and BASE in run.models
             difference, better = paired(run, metric, model) if both else (None, None)
             there = run.measured[model][:, last]
@@ -171,11 +168,16 @@ def compare(run: Run) -> tuple[Comparison, ...]:
                     metric=metric,
                     model=model,
                     trials=int(there.sum()),
-                    score=three(run.scores(metric, model)),
+                    score=_three(run.scores(metric, model)),
                     difference=difference,
                     better=better,
                     last_epoch=int(run.epochs[last]),
-                    last=three(run.values[metric, model][there, last]),
+                    last=_three(run.values[metric, model][there, last]),
                 )
             )
     return tuple(found)
+
+
+def _three(values: Floats) -> Quartiles:
+    low, median, high = quartiles(values).tolist()
+    return low, median, high

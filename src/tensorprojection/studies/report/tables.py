@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from ..results import BY_CLASS, TEST
+from ..results import BY_CLASS
 from .run import LOSS, Run
-from .statistics import BASE, FEWEST, Comparison, Estimate, Quartiles, three
+from .statistics import BASE, FEWEST, Comparison, Estimate, Quartiles
 
 TESTED = (
     "Scores are measured on the test part, which neither trains nor selects: of each trial, at the "
@@ -108,16 +108,13 @@ def verdict(run: Run, row: Comparison) -> str:
 
 def headline(run: Run) -> str:
     """Return what was found, in a sentence or two, by the first metric."""
-    metric = run.metrics[0].name
-    rows = ranked(run, metric)
-    others = [row for row in rows if row.model != BASE]
-    title, base = run.score_title(metric), run.model_title(BASE)
-    higher = run.metric(metric).higher_is_better
+    metric = run.metrics[0]
+    rows, base = best_first(run, metric.name), run.model_title(BASE)
     text = ""
-    if higher is not None:
-        best = rows[0]
-        text = f"{capital(run.model_title(best.model))} has the {'highest' if higher else 'lowest'}"
-        text += f" {title}: {number(best.score[1])} in the median"
+    if metric.higher_is_better is not None:
+        best, most = rows[0], "highest" if metric.higher_is_better else "lowest"
+        text = f"{capital(run.model_title(best.model))} has the {most} "
+        text += f"{run.score_title(metric.name)}: {number(best.score[1])} in the median"
         if (of := best.difference) is not None:
             ends = f"95 % interval {interval(of)}; " if interval(of) else ""
             text += f", {difference(of)} from {base} in the mean"
@@ -125,17 +122,17 @@ def headline(run: Run) -> str:
         text += ". "
     if not compares(run):
         return f"{text}There is no base to compare with."
-    trials = max((row.difference.trials for row in others if row.difference), default=0)
+    trials = max(row.difference.trials for row in rows if row.difference)
     if trials < FEWEST:
         return f"{text}Fewer than {FEWEST} trials decide nothing; this run has {trials}."
-    names: dict[str, list[str]] = {}
-    for row in others:
-        names.setdefault(verdict(run, row), []).append(run.model_title(row.model))
-    each = ", ".join(
-        f"{len(own)} {word}" + (f" ({'; '.join(own)})" if word in ("better", "worse") else "")
-        for word, own in names.items()
-    )
-    return f"{text}Of {count(len(others), 'network')} beside {base}: {each}."
+    words = {run.model_title(row.model): verdict(run, row) for row in rows}
+    del words[base]
+    each = []
+    for word in dict.fromkeys(words.values()):
+        names = [name for name, own in words.items() if own == word]
+        named = f" ({'; '.join(names)})" if word in ("better", "worse") else ""
+        each.append(f"{len(names)} {word}{named}")
+    return f"{text}Of {count(len(words), 'network')} beside {base}: {', '.join(each)}."
 
 
 def notes(run: Run) -> list[str]:
@@ -201,7 +198,7 @@ def trials_of(run: Run) -> str:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Table:
     """A table in words: the first ``texts`` columns are names, the others numbers."""
 
     name: str
@@ -211,64 +208,60 @@ class Grid:
     texts: int = 1
 
 
-def grids(run: Run) -> list[Grid]:
+def tables(run: Run) -> list[Table]:
     """Return a table for each metric, and one of the metrics by class."""
-    found = [
-        Grid(
-            metric.name,
-            run.score_title(metric.name),
-            header(run),
-            [cells(run, row) for row in of_metric(run, metric.name)],
-        )
-        for metric in run.metrics
-    ]
-    return found + ([of_classes(run)] if by_class(run) else [])
+    found = [_of_metric(run, metric.name) for metric in run.metrics]
+    return found + ([_of_classes(run)] if run.by_class else [])
 
 
-def header(run: Run) -> list[str]:
-    """Return the columns' names of a metric's table."""
-    names = ["model", "median" if run.held_out is not None else "best epoch"]
-    if compares(run):
-        names += [f"minus {run.model_title(BASE)}", "95 % interval", "better"]
-    return names + ([] if run.held_out else [f"last epoch ({run.comparisons[0].last_epoch})"])
+def of_metric(run: Run, metric: str) -> list[Comparison]:
+    """Return the rows of one metric."""
+    return [row for row in run.comparisons if row.metric == metric]
 
 
-def cells(run: Run, row: Comparison) -> list[str]:
-    """Return a row's cells; empty if there is nothing to show."""
-    found = [run.model_title(row.model), _with_range(row.score, row.trials)]
-    if compares(run):
-        of, better = row.difference, "" if row.difference is None else "–"
-        if of is not None and row.better is not None:
-            better = f"{row.better}/{of.trials}"
-        found += [difference(of) if of else "", interval(of) if of else "", better]
-    return found + ([] if run.held_out else [_with_range(row.last, row.trials)])
+def best_first(run: Run, metric: str) -> list[Comparison]:
+    """Return the rows of one metric, the best score first."""
+    rows = of_metric(run, metric)
+    if (higher := run.metric(metric).higher_is_better) is not None:
+        # NaN sorts last, whether higher or lower is better.
+        rows.sort(key=lambda row: (math.isnan(row.score[1]), row.score[1] * (-1 if higher else 1)))
+    return rows
 
 
-def by_class(run: Run) -> dict[tuple[str, str], dict[str, Quartiles]]:
-    """Return the quartiles of the scores by model and class, then by metric."""
-    found: dict[tuple[str, str], dict[str, Quartiles]] = {}
-    shown, before = [metric.name for metric in run.metrics], TEST if run.part == "test" else ""
-    for model in run.models:
-        for name, of in run.values:
-            metric, _, label = name.removeprefix(before).partition(BY_CLASS)
-            if label and of == model and metric in shown and name.startswith(before):
-                scores = three(run.scores(f"{metric}{BY_CLASS}{label}", model))
-                found.setdefault((model, label), {})[metric] = scores
-    return found
+def _of_metric(run: Run, metric: str) -> Table:
+    """Return a row for each model: the best first, unless the user has given their order."""
+    paired, once = compares(run), run.held_out is not None
+    header = ["model", "median" if once else "best epoch"]
+    if paired:
+        header += [f"minus {run.model_title(BASE)}", "95 % interval", "better", "verdict"]
+    header += [] if once else [f"last epoch ({run.comparisons[0].last_epoch})"]
+    rows = []
+    for row in of_metric(run, metric) if run.in_order else best_first(run, metric):
+        cells = [run.model_title(row.model), _with_range(row.score, row.trials)]
+        if (of := row.difference) is not None:
+            better = "–" if row.better is None else f"{row.better}/{of.trials}"
+            cells += [difference(of), interval(of), better, verdict(run, row)]
+        elif paired:
+            cells += 4 * [""]
+        rows.append(cells + ([] if once else [_with_range(row.last, row.trials)]))
+    return Table(metric, run.score_title(metric), header, rows)
 
 
-def of_classes(run: Run) -> Grid:
+def _of_classes(run: Run) -> Table:
     """Return the table of medians by class, a row per model and class."""
-    found = by_class(run)
-    names = [m.name for m in run.metrics if any(m.name in row for row in found.values())]
+    scores = {(row.model, row.metric): number(row.score[1]) for row in run.comparisons}
+    names, labels = (
+        list(dict.fromkeys(name.split(BY_CLASS, 1)[k] for name in run.by_class)) for k in (0, 1)
+    )
     titles = [run.metric_title(name).replace("validation ", "").split(",")[0] for name in names]
     rows = [
-        [run.model_title(model), label, *(number(row[n][1]) if n in row else "–" for n in names)]
-        for (model, label), row in found.items()
+        [run.model_title(model), label]
+        + [scores.get((model, f"{name}{BY_CLASS}{label}"), "–") for name in names]
+        for model in run.models
+        for label in labels
     ]
-    header = ["model", "class", *titles]
     title = "medians by class" + (", test part" if run.part == "test" else "")
-    return Grid("classes", title, header, rows, texts=2)
+    return Table("classes", title, ["model", "class", *titles], rows, texts=2)
 
 
 def _with_range(values: Quartiles, trials: int) -> str:
@@ -279,28 +272,14 @@ def _with_range(values: Quartiles, trials: int) -> str:
     return median + (f" [{low}–{high}]" if spread else "")
 
 
-def of_metric(run: Run, metric: str) -> list[Comparison]:
-    """Return the rows of one metric."""
-    return [row for row in run.comparisons if row.metric == metric]
-
-
-def ranked(run: Run, metric: str) -> list[Comparison]:
-    """Return the rows of one metric, the best score first."""
-    rows = of_metric(run, metric)
-    if (higher := run.metric(metric).higher_is_better) is not None:
-        # NaN sorts last, whether higher or lower is better.
-        rows.sort(key=lambda row: (math.isnan(row.score[1]), row.score[1] * (-1 if higher else 1)))
-    return rows
-
-
 # Formats
 
 
 def as_markdown(run: Run) -> str:
     """Return the tables and notes in Markdown."""
     lines = [f"# {run.title}", "", headline(run), ""]
-    for grid in grids(run):
-        lines += [f"## {capital(grid.title)}", "", markdown(grid.header, grid.rows, grid.texts)]
+    for one in tables(run):
+        lines += [f"## {capital(one.title)}", "", markdown(one.header, one.rows, one.texts)]
     return "\n".join([*lines, *(f"- {note}" for note in notes(run))]) + "\n"
 
 
@@ -313,33 +292,24 @@ def markdown(names: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1
 
 def as_csv(run: Run) -> str:
     """Return a line for each metric and model, and class, with all digits; empty if unknown."""
-    quarters = ("score_25", "score_median", "score_75")
     sizes = {table.form: table.total for table in run.layers[0]}
     found: list[dict[str, Any]] = []
     for row in run.comparisons:
-        of = row.difference
+        of, (metric, _, label) = row.difference, row.metric.partition(BY_CLASS)
         found.append(
-            {"metric": row.metric, "class": None, "model": row.model}
+            {"metric": metric, "class": label or None, "model": row.model}
             | {"title": run.model_title(row.model), "parameters": sizes.get(row.model)}
             | {"part": run.part, "trials": row.trials}
-            | dict(zip(quarters, row.score, strict=True))
-            | {"pairs": of.trials if of else 0, "better": row.better if of else None}
-            | {name: getattr(of, name, None) for name in ("value", "low", "high", "p", "ratio")}
+            | dict(zip(("score_25", "score_median", "score_75"), row.score, strict=True))
+            | {"pairs": of.trials if of else 0, "better": row.better}
+            | {"difference": of.value if of else None}
+            | {name: getattr(of, name, None) for name in ("low", "high", "p", "ratio")}
             | {"last_epoch": row.last_epoch}
             | dict(zip(("last_25", "last_median", "last_75"), row.last, strict=True))
         )
-    trials = {row.model: row.trials for row in run.comparisons}
-    for (model, label), row_of in by_class(run).items():
-        for metric, scores in row_of.items():
-            found.append(
-                {"metric": metric, "class": label, "model": model, "part": run.part}
-                | {"title": run.model_title(model), "trials": trials[model]}
-                | dict(zip(quarters, scores, strict=True))
-            )
-    frame = pl.DataFrame(found, infer_schema_length=None).rename({"value": "difference"})
     # A spreadsheet takes a text that begins like this for a formula, and computes it.
     formula = pl.col(pl.String).str.contains(r"^[=+\-@\t\r]")
-    frame = frame.with_columns(
+    frame = pl.DataFrame(found, infer_schema_length=None).with_columns(
         pl.when(formula).then("'" + pl.col(pl.String)).otherwise(pl.col(pl.String)).name.keep(),
         pl.col(pl.Float64).fill_nan(None),
     )
@@ -349,18 +319,18 @@ def as_csv(run: Run) -> str:
 def as_tex(run: Run) -> str:
     """Return the tables in LaTeX, in the style of booktabs."""
     parts = ["% \\usepackage{booktabs}"]
-    for grid in grids(run):
-        caption = f"{run.title}: {grid.title}. {' '.join(notes(run))}"
-        columns = "l" * grid.texts + "r" * (len(grid.header) - grid.texts)
-        lines = [f"{' & '.join(map(tex, line))} \\\\" for line in (grid.header, *grid.rows)]
+    for one in tables(run):
+        columns = "l" * one.texts + "r" * (len(one.header) - one.texts)
+        header, *rows = (" & ".join(map(tex, line)) + " \\\\" for line in (one.header, *one.rows))
+        label = "".join(c if c.isalnum() else "-" for c in one.name)
+        caption = tex(f"{run.title}: {one.title}. {' '.join(notes(run))}")
         parts += [
-            *("\\begin{table}", "\\centering", f"\\caption{{{tex(caption)}}}"),
-            f"\\label{{tab:{''.join(c if c.isalnum() else '-' for c in grid.name)}}}",
-            f"\\begin{{tabular}}{{{columns}}}",
-            *("\\toprule", lines[0], "\\midrule", *lines[1:], "\\bottomrule"),
-            *("\\end{tabular}", "\\end{table}", ""),
+            rf"\begin{{table}}\centering\caption{{{caption}}}\label{{tab:{label}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            *(r"\toprule", header, r"\midrule", *rows, r"\bottomrule"),
+            r"\end{tabular}\end{table}",
         ]
-    return "\n".join(parts)
+    return "\n".join(parts) + "\n"
 
 
 TEX = {
@@ -385,16 +355,10 @@ def tex(text: str) -> str:
     return "".join(TEX.get(letter, letter) for letter in text)
 
 
-FORMATS: dict[str, Callable[[Run], str]] = {
-    "table.md": as_markdown,
-    "table.csv": as_csv,
-    "table.tex": as_tex,
-}
-
-
 def write(run: Run, folder: Path) -> list[Path]:
     """Write the tables in all formats; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, format_ in FORMATS.items():
-        (folder / name).write_bytes(format_(run).encode())
-    return [folder / name for name in FORMATS]
+    texts = {"table.md": as_markdown(run), "table.csv": as_csv(run), "table.tex": as_tex(run)}
+    for name, text in texts.items():
+        (folder / name).write_bytes(text.encode())
+    return [folder / name for name in texts]

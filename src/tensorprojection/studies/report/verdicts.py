@@ -11,6 +11,7 @@ that ends before it decides nothing.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,6 @@ from .tables import capital, count, difference, interval, number
 FIRST_SHARE = 0.25
 Word = Literal["supported", "not supported", "undecided at this size"]
 UNDECIDED: Word = "undecided at this size"
-WORDS: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
 
 RULE = (
     "The networks of a trial have the same split, so they are compared trial by trial, and the "
@@ -44,15 +44,6 @@ RULE = (
     "quartile band, with a bootstrap interval over the trials. If the paper names an epoch, a run "
     "that ends before it decides nothing.",
 )
-
-
-def first_epochs(planned: int) -> int:
-    """Return the number of first epochs; see Note [Numbers for the paper's words].
-
-    >>> [first_epochs(planned) for planned in (1, 8, 20, 25)]
-    [1, 2, 5, 7]
-    """
-    return math.ceil(FIRST_SHARE * planned)
 
 
 @dataclass(frozen=True)
@@ -76,40 +67,38 @@ def verdicts(run: Run) -> list[Verdict]:
 
 
 def judge(run: Run, claim: Claim) -> Verdict:
-    """Return the verdict on one claim."""
-    if absent := [name for name in {claim.model: 0, claim.than: 0} if name not in run.models]:
-        return _untested(claim, f"Not in this run: {', '.join(map(run.model_title, absent))}.")
-    if claim.metric not in {metric.name for metric in run.metrics}:
-        return _untested(claim, f"Not in this report: {claim.metric}.")
-    channels = run.settings.get("channels")
-    if claim.channels is not None and channels != claim.channels:
-        return _untested(claim, f"This run has {channels or 'no such'} channels.")
-    end = last_column(run) + 1
-    pair = [run.values[claim.metric, name][:, :end] for name in (claim.model, claim.than)]
-    epochs, planned = run.epochs[:end], run.config.epochs
-    first = first_epochs(planned)
-    needed = first if claim.measure in ("first", "spread") else claim.after + 1
-    if epochs[-1] < needed:
-        about = f"what comes after epoch {claim.after}" if claim.after else f"epochs 1 to {needed}"
-        return _untested(claim, f"This run ends at epoch {epochs[-1]}; the claim is about {about}.")
-    if claim.measure == "each":
-        return _at_each(run, claim, pair[0] - pair[1], int(epochs[-1]))
+    """Return the verdict on one claim; see Note [Numbers for the paper's words]."""
+    end, planned = last_column(run) + 1, run.config.epochs
+    epochs, first = run.epochs[:end], math.ceil(FIRST_SHARE * planned)
+    if why := _why_untested(run, claim, first, int(epochs[-1])):
+        return Verdict(claim, UNDECIDED, why, tested=False)
+    own, other = (run.values[claim.metric, name][:, :end] for name in (claim.model, claim.than))
     if claim.measure == "spread":
-        return _spread(run, claim, [values[:, epochs <= first] for values in pair])
+        return _spread(run, claim, own[:, epochs <= first], other[:, epochs <= first])
     when = f"epoch {epochs[-1]}" + (f" of {planned} planned" if epochs[-1] < planned else "")
+    if claim.measure == "each":
+        found = Counter(decide(claim, estimate(run, column)) for column in (own - other).T)
+        order: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
+        each = ", ".join(f"{word} at {found[word]}" for word in order if found[word])
+        word = "not supported" if found["not supported"] else UNDECIDED
+        at_end = _evidence(run, claim, (own - other)[:, -1], f"epoch {epochs[-1]}")
+        return Verdict(
+            claim,
+            "supported" if found["supported"] == end else word,
+            f"Of {end} epochs: {each}. {at_end}",
+        )
     if claim.measure == "rise":
-        rises = [values[:, -1] - _lowest(values) for values in pair]
-        by_trial, when = rises[0] - rises[1], f"rise from its lowest to {when}"
+        by_trial, when = _rise(own) - _rise(other), f"rise from its lowest to {when}"
     elif claim.measure == "late":
-        by_trial = pair[0][:, -1] - _lowest_of_others(pair[0])
+        by_trial = own[:, -1] - _lowest_of_others(own)
         when += " minus the epoch with the lowest mean of the other trials"
     elif claim.measure == "first":
-        by_trial = (pair[0] - pair[1])[:, epochs <= first].mean(axis=1)
+        by_trial = (own - other)[:, epochs <= first].mean(axis=1)
         when = f"mean of epochs 1 to {first}"
     else:
-        by_trial = (pair[0] - pair[1])[:, -1]
-    found = decide(claim, estimate(run, by_trial))
-    return Verdict(claim, found, _evidence(run, claim, by_trial, when))
+        by_trial = (own - other)[:, -1]
+    word = decide(claim, estimate(run, by_trial))
+    return Verdict(claim, word, _evidence(run, claim, by_trial, when))
 
 
 def decide(claim: Claim, found: Estimate | None) -> Word:
@@ -131,14 +120,26 @@ def decide(claim: Claim, found: Estimate | None) -> Word:
     return "supported" if (found.sign > 0) == (claim.direction == "higher") else "not supported"
 
 
-def _untested(claim: Claim, why: str) -> Verdict:
-    return Verdict(claim, UNDECIDED, why, tested=False)
+def _why_untested(run: Run, claim: Claim, first: int, last: int) -> str:
+    """Return what the claim is about and the run does not have; empty if it has everything."""
+    if absent := [name for name in {claim.model: 0, claim.than: 0} if name not in run.models]:
+        return f"Not in this run: {', '.join(map(run.model_title, absent))}."
+    if claim.metric not in {metric.name for metric in run.metrics}:
+        return f"Not in this report: {claim.metric}."
+    channels = run.settings.get("channels")
+    if claim.channels is not None and channels != claim.channels:
+        return f"This run has {channels or 'no such'} channels."
+    needed = first if claim.measure in ("first", "spread") else claim.after + 1
+    if last >= needed:
+        return ""
+    about = f"what comes after epoch {claim.after}" if claim.after else f"epochs 1 to {needed}"
+    return f"This run ends at epoch {last}; the claim is about {about}."
 
 
-def _lowest(values: Floats) -> Floats:
-    """Return the lowest value of each trial, NaN for a trial without any."""
-    lowest: Floats = np.where(np.isnan(values), np.inf, values).min(axis=1)
-    return np.where(np.isinf(lowest), np.nan, lowest)
+def _rise(values: Floats) -> Floats:
+    """Return each trial's rise from its lowest value to its last; NaN without a last value."""
+    found: Floats = values[:, -1] - np.fmin.reduce(values, axis=1)
+    return found
 
 
 def _lowest_of_others(values: Floats) -> Floats:
@@ -166,33 +167,21 @@ def _evidence(run: Run, claim: Claim, by_trial: Floats, when: str) -> str:
     return f"{what}: {pair} {difference(found)} in the mean, {trials}; {ends}."
 
 
-def _at_each(run: Run, claim: Claim, difference: Floats, last: int) -> Verdict:
-    words = [decide(claim, estimate(run, column)) for column in difference.T]
-    counts = {word: words.count(word) for word in WORDS}
-    if counts["supported"] == len(words):
-        word: Word = "supported"
-    else:
-        word = "not supported" if counts["not supported"] else UNDECIDED
-    each = ", ".join(f"{word} at {count}" for word, count in counts.items() if count)
-    at_end = _evidence(run, claim, difference[:, -1], f"epoch {last}")
-    return Verdict(claim, word, f"Of {len(words)} epochs: {each}. {at_end}")
-
-
-def _spread(run: Run, claim: Claim, pair: list[Floats]) -> Verdict:
+def _spread(run: Run, claim: Claim, own: Floats, other: Floats) -> Verdict:
     """Compare the widths of two bands: resample the trials, the same for both networks."""
-    both = ~np.isnan(pair[0]).any(axis=1) & ~np.isnan(pair[1]).any(axis=1)
+    both = ~np.isnan(own).any(axis=1) & ~np.isnan(other).any(axis=1)
     trials = int(both.sum())
     if trials < FEWEST:
         return Verdict(claim, UNDECIDED, f"{count(trials, 'trial')}: too few to decide.")
     drawn = np.random.default_rng(0).integers(0, trials, (1000, trials))
-    widths = [_width(values[both][drawn]) for values in pair]
-    low, high = (float(v) for v in np.quantile(widths[0] - widths[1], (0.025, 0.975)))
-    now = [float(_width(values[both][None])[0]) for values in pair]
-    found = Estimate(now[0] - now[1], low, high, math.nan, trials, 0)
+    redrawn = _width(own[both][drawn]) - _width(other[both][drawn])
+    low, high = np.quantile(redrawn, (0.025, 0.975)).tolist()
+    widths = [float(_width(values[both][None])[0]) for values in (own, other)]
+    found = Estimate(widths[0] - widths[1], low, high, math.nan, trials, 0)
     evidence = (
         f"{capital(run.metric_title(claim.metric))}, mean width of the quartile band over "
-        f"epochs 1 to {pair[0].shape[1]}: {run.model_title(claim.model)} {number(now[0])}, "
-        f"{run.model_title(claim.than)} {number(now[1])}; 95 % interval of the difference "
+        f"epochs 1 to {own.shape[1]}: {run.model_title(claim.model)} {number(widths[0])}, "
+        f"{run.model_title(claim.than)} {number(widths[1])}; 95 % interval of the difference "
         f"{interval(found)}, {trials} trials."
     )
     return Verdict(claim, decide(claim, found), evidence)

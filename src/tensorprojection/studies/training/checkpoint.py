@@ -41,7 +41,6 @@ class JobState:
     rows: tuple[EpochRow, ...] = ()
     checkpoint: bytes | None = None
     network: bytes | None = None
-    observed: bytes | None = None
 
 
 def resume(job: Job, files: JobFiles) -> tuple[JobState, list[Notice]]:
@@ -69,8 +68,7 @@ def resume(job: Job, files: JobFiles) -> tuple[JobState, list[Notice]]:
     files.write(rows[:epoch])
     if content is None:
         return JobState(), notices
-    kept = _content(files.network), _content(files.observed)
-    return JobState(tuple(rows[:epoch]), content, *kept), notices
+    return JobState(tuple(rows[:epoch]), content, _content(files.network)), notices
 
 
 def take(network: nn.Module, optimizer: torch.optim.Optimizer, epoch: int, device: str) -> bytes:

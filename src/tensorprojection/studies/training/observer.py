@@ -1,80 +1,52 @@
-"""Collects what the report shows beside the curves, while a network is validated.
+"""What the page of a run shows of a network beside its rows: its errors and its U's.
 
-It changes nothing of the training: it sees outputs that are computed anyway, and draws no random
-numbers.
+Its file is beside the rows, as ``trials/001/tpl1.observed.npz``. It is of the last epoch so far:
+
+==========================  =================================================================
+epoch                       the number of the epoch
+start/LAYER/K, U/LAYER/K    U of mode K before the first epoch, and after this one
+confusion_matrix            (classes, classes): true class by row, predicted by column
+class_names                 the names of the classes
+images, masks, predictions  the validation images with the best, the median and the worst Dice
+dice                        their Dice scores
+==========================  =================================================================
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tensorprojection import FrozenProjection, TensorProjection, TransposeTensorProjection
 
 from ..inputs import Data, Rows
-from ..observed import Array, parse_observed
 
-Projection = TensorProjection | TransposeTensorProjection | FrozenProjection
-
-# U's of spatial modes are saved for every epoch if they have no more rows and entries than these.
-LONGEST, SMALL = 512, 64 * 64
+Array = NDArray[Any]
+Observed = Mapping[str, Array]
 
 
 class Observer:
-    """Observes one job. It is made with the initial network, before a checkpoint is restored.
+    """Collects the predictions of one validation from outputs that are computed anyway."""
 
-    Args:
-        network: the job's.
-        before: the file that :meth:`collect` made of the epochs before, if there are any.
-    """
-
-    def __init__(self, network: nn.Module, before: bytes | None = None) -> None:
-        found = None if before is None else parse_observed(before)
-        self.before = {} if found is None else dict(found.arrays)
-        self.layers = {
-            name: layer for name, layer in network.named_modules() if isinstance(layer, Projection)
-        }
-        self.start = {f"start/{name}": U for name, U in _matrices(self.layers).items()}
-        self.confusion: Array | None = None
-        self.energy: dict[str, list[float]] = {}
+    def __init__(self) -> None:
+        self.confusion: Array | int = 0
         self.dice: list[float] = []
         self.found: list[Array] = []
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Measure the layers' energy while a validation goes on."""
-        self.confusion, self.dice, self.found = None, [], []
-        self.energy = {
-            name: [0.0, 0.0]
-            for name, layer in self.layers.items()
-            if not layer.transposed  # a transposed one keeps all energy
-        }
-        with ExitStack() as looking:
-            for name in self.energy:
-                hook = self.layers[name].register_forward_hook(self._measure(name))
-                looking.callback(hook.remove)
-            yield
-
-    def _measure(self, name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            self.energy[name][0] += inputs[0].float().square().sum().item()
-            self.energy[name][1] += output.float().square().sum().item()
-
-        return hook
 
     def update(self, output: Tensor, target: Tensor) -> None:
         """Add a batch of the validation."""
         if target.ndim == 1:  # classes
             classes = output.shape[1]
             at = target.cpu() * classes + output.argmax(dim=1).cpu()
-            counts = torch.bincount(at, minlength=classes**2).reshape(classes, classes).numpy()
-            self.confusion = counts if self.confusion is None else self.confusion + counts
+            counts = torch.bincount(at, minlength=classes**2).reshape(classes, classes)
+            self.confusion = self.confusion + counts.numpy()
             return
         found, there = (output > 0).cpu(), (target > 0).cpu()  # masks
         both, either = (found & there).flatten(1).sum(1), (found | there).flatten(1).sum(1)
@@ -82,29 +54,13 @@ class Observer:
         self.dice += score.tolist()
         self.found += list(found[:, 0].numpy())
 
-    def collect(self, epoch: int, data: Data, validation: Rows) -> bytes:
-        """Return a file of what was observed up to this epoch."""
-        now: dict[str, Array] = {"epochs": np.array([epoch])}
-        if self.confusion is not None:
-            now["confusion"] = self.confusion[None].astype(np.int64)
-        for name, (before, after) in self.energy.items():
-            now[f"energy/{name}"] = np.array([after / before if before else np.nan])
-        for name, layer in self.layers.items():
-            if not isinstance(layer, FrozenProjection):
-                now[f"orthogonality/{name}"] = np.array([float(layer.orthogonality_error())])
-        Us = _matrices(self.layers)
-        now |= {f"by_epoch/{name}": U[None] for name, U in Us.items() if _is_shown(name, U)}
-        self.before = _appended(self.before, now, epoch)
-        arrays = self.before | self.start
-        arrays |= {f"U/{name}": U for name, U in Us.items()}
-        if self.dice:
-            arrays |= self._gallery(data, validation)
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        return buffer.getvalue()
-
-    def _gallery(self, data: Data, validation: Rows) -> dict[str, Array]:
-        """The images with the best, the median and the worst Dice score of their own."""
+    def arrays(self, data: Data, validation: Rows, class_names: Sequence[str]) -> Observed:
+        """Return the confusion matrix, or the images with the best, median and worst Dice."""
+        if not self.dice:
+            return {
+                "confusion_matrix": np.asarray(self.confusion),
+                "class_names": np.array(class_names, np.str_),
+            }
         order = np.argsort(self.dice, kind="stable")
         chosen = [int(order[-1]), int(order[len(order) // 2]), int(order[0])]
         x, y = data.batch(validation[chosen])
@@ -116,32 +72,35 @@ class Observer:
         }
 
 
-def _is_shown(name: str, U: Array) -> bool:
-    """Return True if the report shows it by epoch: mode 1 is the channels, in no order."""
-    return not name.endswith("/1") and len(U) <= LONGEST and U.size <= SMALL
-
-
-def _appended(before: dict[str, Array], now: dict[str, Array], epoch: int) -> dict[str, Array]:
-    """Return what was observed by epoch before this one, and now.
-
-    Epochs from this one on are of a process that was killed before its checkpoint was written.
-    """
-    if not set(now) <= set(before):  # the first epoch, or a file of other layers
-        return now
-    earlier = before["epochs"] < epoch
-    return {name: np.concatenate([before[name][earlier], now[name]]) for name in now}
-
-
-def _matrices(layers: dict[str, Projection]) -> dict[str, Array]:
-    """Return all U's, as LAYER/K, in half precision, which is enough for pictures."""
-    found: dict[str, Array] = {}
-    for name, layer in layers.items():
+def matrices(network: nn.Module, kind: str) -> Observed:
+    """Return all U's as KIND/LAYER/K, in half precision, which is enough for pictures."""
+    found = {}
+    for name, layer in network.named_modules():
         if isinstance(layer, FrozenProjection):
             Us = [getattr(layer, f"U{k}") for k in range(1, len(layer.in_shape) + 1)]
-        else:
+        elif isinstance(layer, TensorProjection | TransposeTensorProjection):
             with torch.no_grad():
                 Us = layer.projections()
+        else:
+            continue
         for k, U in enumerate(Us, start=1):
             if U is not None:
-                found[f"{name}/{k}"] = U.detach().cpu().to(torch.float16).numpy()
+                found[f"{kind}/{name}/{k}"] = U.detach().cpu().to(torch.float16).numpy()
     return found
+
+
+def encode_observed(epoch: int, arrays: Observed) -> bytes:
+    """Return the file of these arrays."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, epoch=np.array(epoch), **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def read_observed(path: Path) -> Observed | None:
+    """Return the arrays of that file; None if it is missing or corrupted."""
+    try:
+        with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except Exception:  # zipfile, zlib and NumPy raise many kinds
+        return None
+    return arrays if "epoch" in arrays else None

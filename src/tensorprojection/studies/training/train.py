@@ -28,7 +28,7 @@ from ..study import Metrics, Study
 from . import checkpoint
 from .checkpoint import JobState
 from .job import Emit, Epoch, Job, Step
-from .observer import Observer
+from .observer import Observer, encode_observed, matrices
 from .seeds import batch_order, init_seed
 
 T = TypeVar("T")
@@ -48,7 +48,6 @@ class Training:
     rows: Split
     network: nn.Module
     optimizer: torch.optim.Optimizer
-    observer: Observer | None = None
     class_names: Sequence[str] = ()
 
 
@@ -79,8 +78,8 @@ def train(
     """
     state = state or JobState()
     now = set_up(job, study, config, data)
-    observer = Observer(now.network, state.observed)  # of the initial network
-    now = replace(now, observer=observer, class_names=class_names)
+    now = replace(now, class_names=class_names)
+    start = matrices(now.network, "start")  # before a checkpoint is restored
     counts = count_originals(now)
     if state.checkpoint is not None:
         path = Path("trials") / f"{job.trial + 1:03d}" / f"{job.model}.pt"
@@ -91,9 +90,11 @@ def train(
         started = time.perf_counter()
         loss = train_epoch(now, epoch, emit)
         seconds = time.perf_counter() - started
-        row: EpochRow = {"epoch": epoch, "train_loss": loss, **validate(now, now.rows.validation)}
+        observer = Observer()
+        measured = validate(now, now.rows.validation, observer)
+        row: EpochRow = {"epoch": epoch, "train_loss": loss, **measured}
         if len(now.rows.test) and score(row) < lowest:
-            measured = validate(replace(now, observer=None), now.rows.test)
+            measured = validate(now, now.rows.test)
             row |= {f"{TEST}{name}": value for name, value in measured.items()}
         # A score may be undefined: the AUC of a validation set of one class.
         wrong = [n for n, value in row.items() if "loss" in n and not math.isfinite(value)]
@@ -105,10 +106,12 @@ def train(
             network = network_file(now, row, keep)
             lowest_saved = score(row)
         lowest = min(lowest, score(row))
+        predicted = observer.arrays(data, now.rows.validation, class_names)
+        observed = {**start, **matrices(now.network, "U"), **predicted}
         saved = Saved(
             checkpoint.take(now.network, now.optimizer, epoch, config.device),
             network,
-            observer.collect(epoch, data, now.rows.validation),
+            encode_observed(epoch, observed),
         )
         emit(Epoch(job, row, saved))
 
@@ -186,11 +189,11 @@ def train_step(now: Training, x: Tensor, y: Tensor) -> float:
     return loss
 
 
-def validate(now: Training, rows: Rows) -> dict[str, float]:
+def validate(now: Training, rows: Rows, observer: Observer | None = None) -> dict[str, float]:
     """Return the study's metrics on these rows, also by class if it has them."""
     now.network.eval()
-    metrics, observer = now.study.metrics(), now.observer
-    with torch.inference_mode(), nullcontext() if observer is None else observer.looking():
+    metrics = now.study.metrics()
+    with torch.inference_mode():
         for x, y in batches(now.data, rows, now.config):
             output = output_of(now.network, x, now.config)
             _measured(now, metrics.update, output, y)
