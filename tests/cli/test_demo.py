@@ -73,10 +73,8 @@ def test_with_the_studies_extra_alone_and_outside_of_a_clone(tmp_path, tpl, monk
     code, out, err = tpl("demo", "--out", tmp_path)
     assert (code, err) == (0, "")
     assert "SVD and autograd" in out
-    assert "Without onnx, onnxscript, onnxruntime there is no ONNX: torch.export instead." in out
-    (difference,) = re.findall(r"differs from the trained network's by at most (\S+)", out)
-    assert float(difference) < 1e-5
-    assert (tmp_path / "network.pt2").exists()
+    assert "To export it: pip install onnx onnxscript onnxruntime" in out
+    assert "differs from the trained network's" not in out
     assert f"Open in a browser: {demo.ONLINE}" in out
 
 

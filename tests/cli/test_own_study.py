@@ -177,13 +177,6 @@ def test_settings_of_ones_own_are_checked_like_all_others(tmp_path, tpl):
     assert tpl(*command, "--backbone", "densenet121")[0] == 2
 
 
-def test_a_value_named_like_a_study_is_not_the_study(tpl):
-    code, _, err = tpl("run", "--out", "chest", "oct", "--dropout", "0.3")
-    assert (code, "--dropout" in err) == (2, True)
-    code, _, err = tpl("run", "--out", "oct", "chest", "--dropout", "0.3", "--trial", "7000")
-    assert (code, "Expected --trial from 1 to" in err) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

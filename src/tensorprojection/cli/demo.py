@@ -28,15 +28,10 @@ ONLINE = "https://github.com/tensorprojection/tensorprojection/blob/main/docs/re
 RUN_ALONE = """
 import sys
 sys.modules["tensorprojection"] = None  # an import of it would fail
-import numpy
-file, x, expected = sys.argv[1], *map(numpy.load, sys.argv[2:4])
-if file.endswith(".onnx"):
-    import onnxruntime
-    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: x})
-else:
-    import torch
-    found = torch.export.load(file).module()(torch.from_numpy(x)).detach().numpy()
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+x, expected = map(numpy.load, sys.argv[2:])
+(found,) = session.run(None, {session.get_inputs()[0].name: x})
 print(abs(found - expected).max())
 """
 
@@ -131,7 +126,7 @@ def bars(title: str, times: Times) -> Table:
     return table
 
 
-def swap(console: Console, out: Path) -> Path:
+def swap(console: Console, out: Path) -> str:
     """Swap the last pool of a trained CNN, train an epoch, fold, export, and run the file alone."""
     import numpy as np
     import torch
@@ -158,27 +153,24 @@ def swap(console: Console, out: Path) -> Path:
     folded, report = tp.fold_projections(network.eval(), images[:2])
     console.print(str(report))
 
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    file = out / ("network.pt2" if missing else "network.onnx")
-    if missing:
-        console.print(f"Without {', '.join(missing)} there is no ONNX: torch.export instead.")
-        torch.export.save(torch.export.export(folded, (images[:8],)), file)
-    else:
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch's exporter, about itself
-            torch.onnx.export(folded, (images[:8],), str(file), dynamo=True, verbose=False)
-    arrays = {"input": images[:8], "output": network(images[:8]).detach()}
-    for name, tensor in arrays.items():
-        np.save(out / f"{name}.npy", tensor.numpy())
-    files = [str(file), *(str(out / f"{name}.npy") for name in arrays)]
-    command = [sys.executable, "-c", RUN_ALONE, *files]
+    needed = ("onnx", "onnxscript", "onnxruntime")
+    if not all(map(find_spec, needed)):
+        console.print(f"To export it: pip install {' '.join(needed)}")
+        return "the network"
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    files = [out / "network.onnx", out / "input.npy", out / "output.npy"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's exporter, about itself
+        torch.onnx.export(folded, (images[:8],), str(files[0]), dynamo=True, verbose=False)
+    np.save(files[1], images[:8].numpy())
+    np.save(files[2], network(images[:8]).detach().numpy())
+    command = [sys.executable, "-c", RUN_ALONE, *map(str, files)]
     alone = subprocess.run(command, capture_output=True, text=True, check=True)
-    console.print(f"{file} in a process that cannot import tensorprojection:")
+    console.print(f"{files[0]} in a process that cannot import tensorprojection:")
     console.print(
         f"its output differs from the trained network's by at most {float(alone.stdout):.0e}"
     )
-    return file
+    return str(files[0])
 
 
 def train(network: nn.Module, images: Tensor, labels: Tensor, epochs: int) -> None:

@@ -19,7 +19,7 @@ from .bench import bench
 from .demo import demo
 from .report import report
 from .settings import study_command
-from .terminal import OutputError, guarded, raising_once
+from .terminal import PLAIN, raising_once
 from .trained import evaluate, export, predict
 from .watch import watch
 
@@ -34,7 +34,7 @@ def command_line(tokens: Sequence[str]) -> App:
     app.command(study_command(run.run, tokens))
     for command in (demo, watch, report, export, predict, evaluate):
         app.command(command)
-    app.command(study_command(summary.summary, tokens, summary.of_networks))
+    app.command(study_command(summary.summary, tokens))
     app.command(data.app)
     app.command(cache.app)
     app.command(bench)
@@ -43,26 +43,23 @@ def command_line(tokens: Sequence[str]) -> App:
 
 def main() -> None:
     """Run ``tpl``; a user's mistake gives one line and exit code 2, Ctrl-C one line and 130."""
-    sys.stdout = guarded(sys.stdout)
-    if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.errors == "strict":
-        sys.stderr.reconfigure(errors="tensorprojection.plain")  # torch's loggers hold the stream
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=PLAIN)
     _print_warnings()
     tokens = sys.argv[1:]
     with raising_once():
         try:
             command_line(tokens)(tokens, exit_on_error=False, print_error=False)
             sys.stdout.flush()
-        except OutputError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            _end(2, f"Could not write to the standard output: {error}.")
         except (CycloptsError, ProjectionError, StudyError) as error:
             _end(2, str(error))
         except BrokenPipeError:  # the reader of the output has closed it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             sys.exit(1)
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            _end(2, f"Could not read or write {where}{error.strerror or error}.")
+            where = error.filename or "the standard output"
+            _end(2, f"Could not read or write {where}: {error.strerror or error}.")
         except KeyboardInterrupt as stop:
             _end(getattr(stop, "code", 130), "stopped.")
 
@@ -76,6 +73,15 @@ def _print_warnings() -> None:
         log.addHandler(handler)
 
 
+def _drop_output() -> None:
+    """Discard what could not be written, which Python would write once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _end(code: int, line: str) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except OSError:  # such as a full disk
+        _drop_output()
     print(f"tpl: {' '.join(line.split())}", file=sys.stderr)
     sys.exit(code)

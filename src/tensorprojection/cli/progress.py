@@ -1,4 +1,4 @@
-"""The output of a run: bars in a terminal, a line for each epoch elsewhere."""
+"""The output of a run: a bar in a terminal, a line for each epoch elsewhere."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from ..studies.errors import StudyError
 from ..studies.inputs import Progress as Making
 from ..studies.results import BY_CLASS, NOT_METRICS, TEST, EpochRow
 from ..studies.training.job import Done, Epoch, Event, Job, Notice, Restarted, Step
@@ -17,7 +18,6 @@ from ..studies.training.job import Done, Epoch, Event, Job, Notice, Restarted, S
 SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
 HIDDEN = ("epoch", "train_loss", *NOT_METRICS)  # of a row that is shown on one line
 SLOW = 1000  # files; reading more takes so long that a bar is shown
-WIDE = 100  # columns of a terminal that has room for bars
 
 
 class Watch:
@@ -25,8 +25,18 @@ class Watch:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.bars = _bars(console)
-        self.images = self.bars.add_task("", total=None, visible=False, info="")  # for their speed
+        # At any width the name and the time are whole; the job takes what is left.
+        whole, cut = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False, table_column=whole),
+            TimeRemainingColumn(table_column=whole),
+            TextColumn("left {task.fields[info]}", markup=False, table_column=cut),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+            expand=True,
+            speed_estimate_period=SPEED_SECONDS,
+        )
         self.bar = self.bars.add_task("", total=None, visible=False, info="")
         self.rows: dict[Job, EpochRow] = {}
         self.progress: dict[Job, float] = {}  # epochs so far of the jobs that were not finished
@@ -59,7 +69,10 @@ class Watch:
 
     def notice(self, text: str) -> None:
         """Show something that the user should know."""
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        try:
+            self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        except OSError as error:  # no file of the run is at fault
+            raise StudyError(f"Could not write to the standard output: {error.strerror}.") from None
 
     def show(self, event: Event) -> None:
         """Show something that has happened in training."""
@@ -67,7 +80,6 @@ class Watch:
             self.also(event)
         job = event.job
         if isinstance(event, Step):
-            self.bars.advance(self.images, event.images)
             self.progress[job] = self.progress.get(job, 0.0) + event.share * self.epochs
             self.last = f"{job}, epoch {event.epoch}/{self.epochs}{self._metrics(job)}"
         elif isinstance(event, Epoch):
@@ -90,14 +102,11 @@ class Watch:
     def _metrics(self, job: Job) -> str:
         row = self.rows.get(job, {})
         hidden = [n for n in row if n in HIDDEN or BY_CLASS in n or n.startswith(TEST)]
-        shown = [name for name in row if name not in hidden]
-        return "".join(f", {name} {row[name]:.3f}" for name in shown)
+        return "".join(f", {name} {row[name]:.3f}" for name in row if name not in hidden)
 
     def _show_all(self) -> None:
         done = self.done + sum(self.progress.values()) / self.epochs
-        speed = self.bars.tasks[0].speed
-        info = f"{speed:.0f} images/s; {self.last}" if speed else self.last
-        self._bar(f"{self.done} of {self.jobs} done", self.jobs, done, info)
+        self._bar(f"{self.done} of {self.jobs} done", self.jobs, done, self.last)
 
     def _bar(self, text: str, total: float, done: float, info: str) -> None:
         self.bars.update(
@@ -105,36 +114,13 @@ class Watch:
         )
 
 
-def _bars(console: Console) -> Progress:
-    """Return bars whose name and time are whole at any width; the numbers take what is left."""
-    whole, cut = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    columns: list[ProgressColumn] = [
-        TextColumn("{task.description}", markup=False, table_column=whole),
-        TimeRemainingColumn(table_column=whole),
-        TextColumn("left", table_column=whole),
-        *([BarColumn(16)] if console.width >= WIDE else []),
-        TextColumn("{task.fields[info]}", markup=False, table_column=cut),
-    ]
-    return Progress(
-        *columns,
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-        expand=True,
-        speed_estimate_period=SPEED_SECONDS,
-    )
-
-
 @contextmanager
 def counting(console: Console) -> Iterator[Making]:
     """Show a bar in a terminal if there is much to count."""
-    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
 
-    def progress(what: str, done: int, of: int) -> None:
-        if of >= SLOW:
-            if not bar.tasks:
-                bar.add_task(what, total=of)
-            bar.update(bar.tasks[0].id, completed=done)
+        def progress(what: str, done: int, of: int) -> None:
+            bar.update(task, description=what, total=of, completed=done, visible=of >= SLOW)
 
-    with bar:
         yield progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .settings import Names, OwnStudy, own_study
 from .terminal import table
 
 if TYPE_CHECKING:
@@ -18,13 +19,13 @@ def report(
     /,
     *,
     out: Path | None = None,
-    models: str | None = None,
-    metrics: str | None = None,
-    study: str | None = None,
+    models: Names | None = None,
+    metrics: Names | None = None,
+    study: OwnStudy = None,
 ) -> None:
     """Write a run's page (report.html, one file), its figures and its tables.
 
-    Only the run's files are read: a study's code is run if you name it.
+    Only the run's files are read; of an own study also its titles, if you name it.
 
     Args:
         folder: The folder of a run, finished or not.
@@ -32,29 +33,25 @@ def report(
             --models and --metrics.
         models: Only these networks, in this order, such as base,tpl1. Default: all, the best first.
         metrics: Only these metrics, in this order, such as loss,auc. Default: all.
-        study: Your own study's file, for its titles. This runs its code.
     """
     from rich.console import Console
 
     from ..studies.errors import StudyError
     from ..studies.report import charts, page, tables
     from ..studies.report.run import read_run
-    from .settings import names_in, own_study
 
-    chosen, shown = names_in(models), names_in(metrics)
-    where = out or folder / "_".join([*(chosen or ()), *(shown or ())])
-    run = read_run(folder, own_study(study)).only(chosen, shown)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    where = out or folder / "_".join([*(models or ()), *(metrics or ())])
+    run = read_run(folder, own_study(study)).only(models, metrics)
     Console(highlight=False).print(render(run))
     try:
         if run.held_out is None:  # of one epoch there are no curves
             charts.write(run, where / "figures")
-            console.print(f"Figures: {where / 'figures'}")
-        console.print(f"Table: {', '.join(map(str, tables.write(run, where)))}")
+            print(f"Figures: {where / 'figures'}")
+        print(f"Table: {', '.join(map(str, tables.write(run, where)))}")
     except OSError as error:
         at = error.filename or where
         raise StudyError(f"Could not write {at}: {error.strerror or error}.") from None
-    console.print(f"Page: {page.write(run, where)}")
+    print(f"Page: {page.write(run, where)}")
 
 
 def render(run: Run) -> Group:

@@ -12,7 +12,8 @@ from cyclopts import Parameter
 
 from ..studies.config import PHANTOMS, preset_for, resolve
 from ..studies.errors import StudyError
-from .settings import WHAT, StudyName
+from .report import report
+from .settings import WHAT, StudyName, given_settings
 
 if TYPE_CHECKING:
     from ..studies.training.job import Event, Job
@@ -70,29 +71,27 @@ def run(
     from ..studies.results import RESULTS
     from ..studies.run import run as run_study
     from .progress import Watch
-    from .report import report
-    from .settings import as_settings
 
     each = {"cpus-per-trial": cpus_per_trial, "gpus-per-trial": gpus_per_trial}
     for name, value in {"address": address, **each}.items():
         if executor != "ray" and value is not None:
             raise StudyError(f"--{name} is for --executor ray only.")
-    known = import_study(study)
-    settings = as_settings(known, given)
-    known = known.for_data(settings, config)
+    settings = given_settings(given)
+    known = import_study(study).for_data(settings, config)
     chosen = preset_for(preset, config, known)
     resolved = resolve(known, preset, config, settings, trained_here=executor == "local")
     if jobs is not None and not 1 <= jobs <= MOST_JOBS:
         raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
     known.check_networks(resolved)
     folder = out or Path("runs") / f"{known.name}-{chosen}"
-    console = Console()
     if chosen == "paper" and resolved.data == PHANTOMS and not known.source:
-        text = "Not the paper's images: these are phantoms, which are generated. "
-        console.print(f"{text}The paper's results need --data; tpl data get {known.name} has them.")
+        print(
+            "Not the paper's images: these are phantoms, which are generated. The paper's results "
+            f"need --data; tpl data get {known.name} has them."
+        )
     try:
         with ExitStack() as stack:
-            watch = stack.enter_context(Watch(console))
+            watch = stack.enter_context(Watch(Console()))
             execute, count = run_jobs, jobs or default_jobs(resolved.threads, resolved.device)
             if executor == "ray":
                 cluster = stack.enter_context(
@@ -113,12 +112,11 @@ def run(
                 trial=trial,
             )
     except KeyboardInterrupt as stop:
-        console.print("Stopped. The same command continues from here.")
+        print("Stopped. The same command continues from here.")
         sys.exit(getattr(stop, "code", 130))
     what = folder if trial is None else f"Trial {trial} of {folder}"
     if outcome.was_finished:
-        text = f"{what} is finished: nothing is left to train."
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
+        print(f"{what} is finished: nothing is left to train.")
     if trial is None and (folder / RESULTS).exists():
         try:
             report(folder)

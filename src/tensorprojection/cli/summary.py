@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..studies.config import RunConfig
-from .settings import StudyName
+from .settings import StudyName, given_settings
 from .terminal import table
 
 if TYPE_CHECKING:
@@ -21,32 +20,17 @@ if TYPE_CHECKING:
     from ..studies.study import Study
 
 
-def of_networks(study: Study[Any] | None, name: str) -> bool:
-    """Return True for a setting that changes the networks, so that it has a flag here."""
-    from ..studies.study import Study
+def summary(study: StudyName, /, **given: Any) -> None:
+    """Show the networks of a study, layer by layer, with notes where the paper's tables differ.
 
-    if name == "data":  # of a study whose classes are those of the data
-        return study is None or type(study).for_data is not Study.for_data
-    if name in RunConfig.model_fields:
-        return name in ("size", "models")
-    own = study is not None and study.source is not None
-    return own or name not in ("copies", "weights")
-
-
-def summary(
-    study: StudyName,
-    /,
-    **given: Any,
-) -> None:
-    """Show the networks of a study, layer by layer, with notes where the paper's tables differ."""
+    The settings are those of tpl run, by default the paper's.
+    """
     from rich.console import Console
 
     from ..studies.registry import import_study
-    from .settings import as_settings
 
-    known = import_study(study)
-    settings = as_settings(known, given)
-    made = tables(known.for_data(settings, None), **settings)
+    settings = given_settings(given)
+    made = tables(import_study(study).for_data(settings, None), **settings)
     Console(highlight=False).print(render(made))
 
 

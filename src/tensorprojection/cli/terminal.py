@@ -1,21 +1,21 @@
-"""The process of the command ``tpl``: signals that end it, and its standard output."""
+"""The process of the command ``tpl``: signals that end it, and its output."""
 
 from __future__ import annotations
 
 import codecs
-import io
 import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last: its terminal was closed
-PLAIN = str.maketrans("×–—−·µ│─━", "x---.u|--")
+PLAIN = "tensorprojection.plain"  # the error handler of the standard streams
+SIMILAR = str.maketrans("×–—−·µ│─━", "x---.u|--")
 
 
 class Stopped(KeyboardInterrupt):  # not an Exception: nothing but the command handles it
@@ -51,40 +51,28 @@ def raising_once() -> Iterator[None]:
     ignored before, as under ``nohup``, stays ignored.
     """
     known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
-    stopped = False
+    before = {n: found for n in known if (found := signal.getsignal(n)) is not signal.SIG_IGN}
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-        for each in numbers:
+        for each in before:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
-    before = {number: signal.signal(number, stop) for number in numbers}
-    if before.get(signal.SIGINT) is _exit:
-        before[signal.SIGINT] = signal.default_int_handler
-    try:
-        yield
-    finally:
-        if not stopped:  # otherwise the rest of this process is not to be interrupted either
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    for number in before:
+        signal.signal(number, stop)
+    yield
+    for number, handler in before.items():  # not after a signal: the process is about to end
+        signal.signal(number, handler)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
     """Replace characters that an encoding lacks."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lacking = error.object[error.start : error.end].translate(PLAIN)
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end].translate(SIMILAR)
     return "".join(c if c.isascii() else "?" for c in lacking), error.end
 
 
-codecs.register_error("tensorprojection.plain", _plain)
-
-
-class OutputError(Exception):
-    """The standard output cannot be written. Not an ``OSError``: no file of a run is at fault."""
+codecs.register_error(PLAIN, _plain)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> Table:
@@ -99,34 +87,3 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) 
     for row in rows:
         made.add_row(*map(Text, row))  # folded if there is no room: a cropped number is wrong
     return made
-
-
-@contextmanager
-def _output_errors() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(error.strerror) from None
-
-
-class _Output(io.TextIOWrapper):
-    def write(self, text: str) -> int:
-        with _output_errors():
-            return super().write(text)
-
-    def flush(self) -> None:
-        with _output_errors():
-            super().flush()
-
-
-def guarded(stream: TextIO) -> TextIO:
-    """Return the stream with :class:`OutputError` in place of ``OSError``, as for a full disk.
-
-    Characters that its encoding lacks are replaced.
-    """
-    if type(stream) is not io.TextIOWrapper:  # a test's
-        return stream
-    errors = "tensorprojection.plain" if stream.errors == "strict" else stream.errors
-    return _Output(stream.detach(), stream.encoding, errors, None, stream.line_buffering)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from .report import report
 from .settings import OwnStudy, TrialNumber, own_study
 from .terminal import table
 
@@ -28,8 +29,6 @@ def export(
         model: Which of its networks.
         to: The file: model.onnx or model.pt2.
     """
-    from rich.console import Console
-
     from ..studies.trained import SUFFIXES, check_new, load_network
     from ..studies.trained import export as write
 
@@ -37,11 +36,9 @@ def export(
     trained = load_network(folder, model, trial, own_study(study))
     difference = write(trained, to)
     about = trained.about
-    Console(highlight=False).print(
+    print(
         f"{to}: {about.model} of trial {about.trial}, epoch {about.epoch}; differs from the "
-        f"original by {difference:.1e} at most on validation images.",
-        soft_wrap=True,
-        markup=False,
+        f"original by {difference:.1e} at most on validation images."
     )
 
 
@@ -91,21 +88,19 @@ def predict(
     if csv is not None and record.masks:
         raise StudyError("Expected --out for a network that gives masks, got --csv.")
     found, without = trained.predict(run, record, files)
-    console = Console(highlight=False)
     if record.masks:
         trained.write_masks(found, out)
-        console.print(f"{len(found)} masks in {out}.", soft_wrap=True, markup=False)
+        print(f"{len(found)} masks in {out}.")
     elif found:
         rows = [
             (str(p.file), record.class_names[p.best], f"{p.probabilities[p.best]:.4f}")
             for p in found
         ]
-        console.print(table(("file", "class", "probability"), rows, texts=2))
+        Console(highlight=False).print(table(("file", "class", "probability"), rows, texts=2))
         if csv is not None:
             write_whole(csv, trained.as_csv(record, found).encode())
-            console.print(f"Table: {csv}", soft_wrap=True, markup=False)
-    by = f"By {record.model} of trial {record.trial}, epoch {record.epoch}."
-    console.print(by, soft_wrap=True, markup=False)
+            print(f"Table: {csv}")
+    print(f"By {record.model} of trial {record.trial}, epoch {record.epoch}.")
     for file, why in without:
         print(f"tpl: {file} {why}.", file=sys.stderr)
     if without:
@@ -130,7 +125,6 @@ def evaluate(
         out: The results' folder; evaluated-NAME in the run's folder by default.
     """
     from ..studies.trained import evaluate as measure
-    from .report import report
 
     where = folder / f"evaluated-{data.stem}" if out is None else out
     notices = measure(folder, data.resolve(), where, own_study(study))
