@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -47,7 +48,7 @@ def watch(
             live.update(shown(folder, state), refresh=True)
 
 
-def look(folder: Path) -> tuple[list[dict[str, Any]], bool]:
+def look(folder: Path) -> tuple[list[dict[str, str]], bool]:
     """Return a line of the table for each network, and True if all have finished.
 
     This reads the folder, and nothing else: the code of a user's own study is not run.
@@ -63,12 +64,12 @@ def look(folder: Path) -> tuple[list[dict[str, Any]], bool]:
         last = [rows[-1] for rows in jobs if rows]
         done = sum(len(rows) >= config.epochs for rows in jobs)
         epochs = sum(min(len(rows), config.epochs) for rows in jobs)
-        seconds = int(sum(float(row.get("seconds", 0)) for rows in jobs for row in rows))
+        seconds = sum(float(row.get("seconds", 0)) for rows in jobs for row in rows)
         line = {
             "network": model if study is None else study.title_of(model),
             "trials": f"{done}/{config.trials}",
             "epochs": f"{epochs}/{config.trials * config.epochs}",
-            "time": f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
+            "time": str(timedelta(seconds=int(seconds))),
         }
         for metric in metrics_in(list(last[0]) if last else [], study):
             line[metric.title] = number(median([float(row[metric.name]) for row in last]))
@@ -77,12 +78,12 @@ def look(folder: Path) -> tuple[list[dict[str, Any]], bool]:
     return lines, finished
 
 
-def shown(folder: Path, lines: list[dict[str, Any]]) -> RenderableType:
+def shown(folder: Path, lines: list[dict[str, str]]) -> RenderableType:
     """Return a table of the networks, and what it shows."""
     from rich.console import Group
     from rich.text import Text
 
     titles = list(dict.fromkeys(title for line in lines for title in line))
-    rows = [[str(line.get(title, "–")) for title in titles] for line in lines]
+    rows = [[line.get(title, "–") for title in titles] for line in lines]
     note = "medians of the trials, each at its last epoch so far, and the time of training."
     return Group(table(titles, rows), Text(f"{folder}: {note}"))

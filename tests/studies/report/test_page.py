@@ -51,16 +51,16 @@ def test_the_page_needs_nothing_else_and_has_every_part(run, tmp_path):
     assert all(a.startswith(("#", "data:")) for a in addresses)
     text = text_of(page)
     for part in (
-        *("Validation by epoch", "Paired differences", "Confusion matrices", "sensitivity"),
+        *("Validation by epoch", "Paired differences", "Confusion matrices"),
         *("Learned projections", "Training", "Networks", "The paper's claims"),
-        *("Seconds for an epoch", "Of 2 networks beside MaxPooling: "),
+        *("Seconds for an epoch MaxPooling 1.500", "Of 2 networks beside MaxPooling: "),
         *("MaxPooling (7 trials)", "The paper prints 1152, but 6 · 6 · 20 = 720."),
     ):
         assert part in text
     assert "not measured" not in text
     assert "University of Washington Interactive Data Lab" in text  # Vega's licence
     order = ("Data: phantoms", "Of 2 networks", "Medians and 25–75 %", "Validation by epoch")
-    order += ("Paired differences", "Confusion matrices", "Learned projections", "Training Seconds")
+    order += ("Paired differences", "Confusion matrices", "Learned projections", "Training ")
     order += ("Networks ", "Run Folder", "The paper's claims")
     places = [text.rindex(part) for part in order]
     assert places == sorted(places)
@@ -150,22 +150,6 @@ def test_at_most_five_networks_are_on_at_first(run, tmp_path):
     scores = {found.model_title(row.model): row.score[1] for row in found.comparisons[:7]}
     best = sorted(scores, key=scores.get)
     assert set(on) == {"MaxPooling", *[name for name in best if name != "MaxPooling"][:4]}
-
-
-def test_sensitivity_and_specificity_are_those_of_the_confusion_matrix(run, tmp_path):
-    """By scikit-learn, from one true and one predicted class for each count."""
-    from sklearn.metrics import recall_score
-
-    folder = run(models=("base",), trials=2)
-    text = text_of(write(folder, tmp_path).read_text(encoding="utf-8"))
-    whole = sum(
-        np.load(file)["confusion_matrix"] for file in folder.glob("trials/*/base.observed.npz")
-    )
-    true, found = (np.repeat(side.ravel(), whole.ravel()) for side in np.indices((4, 4)))
-    for label in range(4):
-        sensitivity = recall_score(true == label, found == label)
-        specificity = recall_score(true != label, found != label)
-        assert f"{100 * sensitivity:.1f} {100 * specificity:.1f}" in text
 
 
 def test_a_gray_segmentation_study_has_a_page(run, tmp_path):

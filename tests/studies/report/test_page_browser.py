@@ -118,8 +118,8 @@ def test_hovering_shows_values(opened):
     mark = chart.find_elements("css selector", ".mark-symbol path")[0]
     ActionChains(driver).move_to_element(mark).pause(0.5).perform()
     shown = find(driver, "#vg-tooltip-element")[0].text
-    value = driver.execute_script("return arguments[0].__data__.datum.median", mark)
-    assert value in shown
+    value = driver.execute_script("return arguments[0].__data__.datum.value", mark)
+    assert f"{value:.3g}" in shown
 
 
 def test_a_click_hides_a_network_in_every_chart_and_another_shows_it_again(opened):

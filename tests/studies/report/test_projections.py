@@ -9,16 +9,11 @@ from scipy.stats import ortho_group
 from synthetic_runs import synthetic_run
 
 from tensorprojection.studies.report import page
-from tensorprojection.studies.report.pictures import cosines, heat_map, low_pass
+from tensorprojection.studies.report.pictures import heat_map, low_pass
 from tensorprojection.studies.report.run import read_run
 from tensorprojection.studies.results import JobFiles
 
 # Frequencies
-
-
-@pytest.mark.parametrize("p", [1, 2, 7, 12])
-def test_cosines_are_scipys(p):
-    np.testing.assert_allclose(cosines(p).T, fft.dct(np.eye(p), axis=0, norm="ortho"), atol=1e-12)
 
 
 @given(p=st.integers(2, 12), q=st.integers(2, 12), seed=st.integers(0, 99))

@@ -24,11 +24,10 @@ from .tables import (
     TESTED,
     capital,
     compares,
-    count,
     difference,
     interval,
-    number,
     of_metric,
+    trials_of,
     verdict,
 )
 
@@ -63,39 +62,23 @@ def looks(run: Run) -> dict[str, tuple[str, list[int], str]]:
     }
 
 
-def labels(run: Run) -> dict[str, str]:
-    """Return the models' titles, with their numbers of trials if these differ."""
-    counts = {model: int(run.measured[model].any(axis=1).sum()) for model in run.models}
-    titles = {model: run.model_title(model) for model in run.models}
-    if len(set(counts.values())) > 1:
-        titles = {m: f"{title} ({count(counts[m], 'trial')})" for m, title in titles.items()}
-    return titles
-
-
 def curves(run: Run, metric: str) -> Spec:
     """Return the chart of a metric by epoch: medians and quartile bands."""
-    values = []
-    for model, label in labels(run).items():
-        by_trial = run.values[metric, model]
-        low, median, high = quartiles(by_trial)
-        for k, epoch in enumerate(run.epochs):
-            if math.isnan(median[k]):
-                continue
-            row = {"epoch": int(epoch), "network": label, "value": _digits(median[k])}
-            text = number(float(median[k]))
-            if len(by_trial) > 1:
-                row |= {"low": _digits(low[k]), "high": _digits(high[k])}
-                text += f" [{number(float(low[k]))}–{number(float(high[k]))}]"
-            values.append({**row, "median": text})
-    title = capital(run.metric_title(metric))
-    spec = template("lines") | {"title": title, "data": {"values": values}}
-    spec["params"][0]["value"] = [*labels(run).values()]
+    titles, values = [run.model_title(model) for model in run.models], []
+    for model, title in zip(run.models, titles, strict=True):
+        for epoch, quarters in zip(run.epochs, quartiles(run.values[metric, model]).T, strict=True):
+            if not np.isnan(quarters).any():
+                three = zip(("low", "value", "high"), map(_digits, quarters), strict=True)
+                values.append({"epoch": int(epoch), "network": title, **dict(three)})
+    spec = template("lines") | {"title": capital(run.metric_title(metric))}
+    spec |= {"data": {"values": values}}
+    spec["params"][0]["value"] = titles
     # Vega would label two epochs as 1, 2, 2: the middle tick is 1.5, rounded.
     spec["encoding"]["x"]["axis"]["values"] = run.epochs[:: -(-len(run.epochs) // 15)].tolist()
     line, points = (layer["encoding"] for layer in spec["layer"][1:])
     channels = (spec["encoding"]["color"], line["strokeDash"], points["shape"])
     for channel, range_ in zip(channels, zip(*looks(run).values(), strict=True), strict=True):
-        channel["scale"] = {"domain": [*labels(run).values()], "range": [*range_]}
+        channel["scale"] = {"domain": titles, "range": [*range_]}
     return spec
 
 
@@ -155,28 +138,22 @@ def frontier(run: Run, metric: str, least: float = 1.2) -> Spec | None:
 # Files
 
 
-def caption(run: Run) -> str:
-    """Return of how many trials the curves are."""
-    counts = [n for model in run.models for n in run.measured[model].sum(axis=0) if n]
-    low, high, planned = min(counts), max(counts), run.config.trials
-    trials = str(low) if low == high else f"{low} to {high}"
-    text = "one trial, so no band" if high == 1 else f"median and 25–75 % band of {trials} trials"
-    return text + (f" ({planned} planned)" if low < planned else "")
-
-
 def figures(run: Run) -> dict[str, Spec]:
     """Return the charts that are written to files, by their names."""
     names, width = [metric.name for metric in run.metrics], 420
-    found, panels = {}, []
+    found, panels, caption = {}, [], f"median and 25–75 % band of {trials_of(run)}"
     for name in names:
         chart = curves(run, name)
         chart["encoding"]["color"]["legend"] = {"columns": 2}  # the page has one of buttons
-        title = {"text": f"{run.title}: {run.metric_title(name)}", "subtitle": caption(run)}
+        title = {
+            "text": f"{run.title}: {run.metric_title(name)}",
+            "subtitle": caption,
+        }
         found[name] = chart | {"title": title, "width": width, "height": 280}
         panels.append(chart | {"width": 280, "height": 230})
         params = panels[-1].pop("params")  # one for all panels
     columns = len(names) if len(names) < 5 else -(-len(names) // 2)
-    title = {"text": run.title, "subtitle": caption(run)}
+    title = {"text": run.title, "subtitle": caption}
     row = {"title": title, "columns": columns, "concat": panels}
     found["overview"] = {"params": params, "vconcat": [row]}
     if not compares(run):

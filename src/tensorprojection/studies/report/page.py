@@ -17,14 +17,13 @@ from ..training.metrics import TRAIN_LOSS
 from . import charts
 from .pictures import heat_map, low_pass, outlined, overlap, photo
 from .run import Run
-from .statistics import BASE, finite
+from .statistics import BASE
 from .tables import best_first, capital, compares, count, headline, notes, number, tables, trials_of
 from .verdicts import RULE, UNDECIDED, verdicts
 
 PAGE = "report.html"
 MOST_ON = 5  # networks whose curves are shown at first
 CHANNELS = "1"  # the mode that has no order, and so no frequencies
-RECORDED = ("images", "command", "started", "machine", "versions", "unreadable")
 
 Part = dict[str, Any]
 
@@ -48,7 +47,6 @@ def as_html(run: Run) -> str:
     forms, why = run.layers
     best = [row.model for row in best_first(run, run.metrics[0].name) if row.model != BASE]
     on = [*(model for model in run.models if model == BASE), *best][:MOST_ON]
-    looks = zip(run.models, charts.labels(run).values(), charts.looks(run).values(), strict=True)
     environment = Environment(
         loader=PackageLoader(__package__, "."),
         autoescape=True,
@@ -63,8 +61,8 @@ def as_html(run: Run) -> str:
         about=_about(run),
         headline=headline(run),
         networks=[
-            {"label": label, "colour": colour, "dash": dash, "on": model in on}
-            for model, label, (colour, dash, _) in looks
+            {"title": run.model_title(model), "colour": colour, "dash": dash, "on": model in on}
+            for model, (colour, dash, _) in charts.looks(run).items()
         ],
         scores=[table for table in found if table.texts == 1],
         classes=[table for table in found if table.texts > 1],
@@ -73,7 +71,6 @@ def as_html(run: Run) -> str:
         confusions=_confusions(run),
         gallery=_gallery(run),
         matrices=_matrices(run),
-        seconds=_seconds(run),
         forms=forms,
         form_titles={t.form: f"{capital(run.model_title(t.form))} ({t.form})" for t in forms},
         footnotes=list(dict.fromkeys(row.note for t in forms for row in t.rows if row.note)),
@@ -112,22 +109,19 @@ def _about(run: Run) -> str:
 
 
 def _confusions(run: Run) -> list[Part]:
-    """Return counts over all trials at their last epoch, with sensitivity and specificity."""
+    """Return counts over all trials at their last epoch."""
     found = []
     for model, trials in run.observed.items():
         counted = [seen["confusion_matrix"] for seen in trials if "confusion_matrix" in seen]
         if not counted:
             continue
         whole, names = np.sum(counted, axis=0), [*map(str, trials[0]["class_names"])]
-        actual, right = whole.sum(axis=1), whole.diagonal()
-        others = whole.sum() - actual
         with np.errstate(invalid="ignore"):  # a class that is not there
-            shares = whole / actual[:, None]
-            specificity = (others - whole.sum(axis=0) + right) / others
+            shares = whole / whole.sum(axis=1)[:, None]
         names = names if len(names) == len(whole) else [f"class {k}" for k in range(len(whole))]
         title = f"{run.model_title(model)} ({count(len(counted), 'trial')})"
-        rows = zip(names, whole.tolist(), shares.tolist(), specificity.tolist(), strict=True)
-        found.append({"title": title, "classes": names, "rows": list(rows)})
+        rows = list(zip(names, whole.tolist(), shares.tolist(), strict=True))
+        found.append({"title": title, "classes": names, "rows": rows})
     return found
 
 
@@ -176,27 +170,18 @@ def _matrices(run: Run) -> list[Part]:
     return found
 
 
-def _seconds(run: Run) -> list[list[str]]:
-    """Return the median and the quartiles of the seconds for an epoch."""
-    found = []
-    for model, seconds in (run.seconds or {}).items():
-        if len(own := finite(seconds.ravel())):
-            low, median, high = (number(float(v)) for v in np.quantile(own, (0.25, 0.5, 0.75)))
-            found.append([run.model_title(model), median, f"{low}–{high}"])
-    return found
-
-
 def _facts(run: Run) -> list[tuple[str, str]]:
     """Return the folder, trials, data, code, machine and time of a run."""
     facts = {"Folder": run.folder, "Data": run.config.data, "Trials": trials_of(run)}
-    facts["Code"] = "; ".join(run.codes) or "not recorded"
-    for name in RECORDED:
-        value = run.started.get(name)
-        if value and not (name == "unreadable" and not value["count"]):
+    facts |= {"Code": "; ".join(run.codes) or "not recorded"}
+    for name, value in run.started.items():
+        if name not in ("settings", "code"):
             facts[name.capitalize()] = shlex.join(value) if name == "command" else value
     if run.seconds is not None:
         whole = round(sum(float(np.nansum(own)) for own in run.seconds.values()))
+        each = {m: number(float(np.nanmedian(own))) for m, own in run.seconds.items()}
         facts["Time of training"] = f"{timedelta(seconds=whole)} hours, all processes"
+        facts["Seconds for an epoch"] = {run.model_title(m): own for m, own in each.items()}
     return [(name, plain(value)) for name, value in facts.items()]
 
 

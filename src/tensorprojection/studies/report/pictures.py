@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,9 +44,9 @@ def outlined(image: Bytes, truth: Mask, found: Mask) -> str:
 
 def _edge(mask: Mask) -> Mask:
     """Return the pixels of a mask with a neighbour outside of it; the image's border is none."""
-    padded = np.pad(mask, 1, mode="edge")
-    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    edge: Mask = mask & ~inner
+    from scipy.ndimage import binary_erosion
+
+    edge: Mask = mask & ~binary_erosion(mask, border_value=1)
     return edge
 
 
@@ -60,14 +59,6 @@ def _address(image: Image.Image, kind: str, **options: Any) -> str:
 # Projections
 
 
-@cache
-def cosines(p: int) -> Floats:
-    """Return the orthonormal cosines of p positions as columns: column k has frequency k."""
-    angles = np.pi * (np.arange(p)[:, None] + 0.5) * np.arange(p) / p
-    found: Floats = np.cos(angles) * np.where(np.arange(p) == 0, np.sqrt(1 / p), np.sqrt(2 / p))
-    return found
-
-
 def low_pass(U: Floats) -> float:
     """Return the share of U's columns in the span of the lowest cosines: 1 for a low-pass.
 
@@ -77,9 +68,11 @@ def low_pass(U: Floats) -> float:
     >>> round(low_pass(np.ones((4, 1)) / 2), 6)
     1.0
     """
+    from scipy.fft import dct
+
+    low: Floats = dct(U, axis=0, norm="ortho")[: U.shape[1]]
     total = float(np.square(U).sum())
-    low = cosines(len(U))[:, : U.shape[1]]
-    return float(np.square(U.T @ low).sum()) / total if total else math.nan
+    return float(np.square(low).sum()) / total if total else math.nan
 
 
 def overlap(first: Floats, last: Floats) -> float:

@@ -111,14 +111,10 @@ class Run:
         """
         end, found = last_column(self) + 1, {}
         for model in self.models:
-            ranked = np.arange(end)[::-1] * 1.0  # without a loss: the last epoch
-            if (LOSS, model) in self.values:
-                ranked = self.values[LOSS, model][:, :end]
-            known = self.measured[model][:, :end] & ~np.isnan(ranked)
-            columns = np.where(known, ranked, np.inf).argmin(axis=1)
-            found[model] = np.where(
-                known.any(axis=1) & self.measured[model][:, end - 1], columns, -1
-            )
+            lowest = LOSS if (LOSS, model) in self.values else TRAIN_LOSS.name
+            ranked = self.values[lowest, model][:, :end]
+            there = ~np.isnan(ranked).all(axis=1) & self.measured[model][:, end - 1]
+            found[model] = np.where(there, np.where(np.isnan(ranked), np.inf, ranked).argmin(1), -1)
         return found
 
     def scores(self, metric: str, model: str) -> Floats:

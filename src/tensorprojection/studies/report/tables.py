@@ -31,9 +31,9 @@ REDRAWN = (
     "images if the interval contains zero."
 )
 FIXED = (
-    f"{DIFFERENCE}, with its 95 % interval (Student's t). All trials {{share}}: the interval is "
-    "about {others}inits and orders of batches, not about other images, so it needs no correction "
-    "for shared images."
+    f"{DIFFERENCE}, with its 95 % interval (Student's t). All trials are measured on the same "
+    "images: the interval is about other trainings, not about other images, so it needs no "
+    "correction for shared images."
 )
 
 
@@ -146,7 +146,9 @@ def notes(run: Run) -> list[str]:
     if run.part == "test" and run.config.split == "image":
         result.append(BY_IMAGE)
     if compares(run):
-        result.append(_about_difference(run))
+        ratio = float(run.ratios[run.part].mean()) if run.held_out is None else 0
+        once = run.held_out is not None or run.one_split
+        result.append(FIXED if once else REDRAWN.format(ratio=ratio, part=run.part))
         if any(row.difference and row.difference.trials < FEWEST for row in run.comparisons):
             result.append(f"Fewer than {FEWEST} trials decide nothing.")
     for metric in run.metrics:
@@ -170,28 +172,12 @@ def compares(run: Run) -> bool:
     return BASE in run.models and len(run.models) > 1
 
 
-def _about_difference(run: Run) -> str:
-    if run.held_out is not None:
-        share = "are measured on the same images"
-        return FIXED.format(share=share, others="networks from other splits, ")
-    if run.config.split == "as-shipped":
-        return FIXED.format(share="have the one split that the images come with", others="other ")
-    if run.one_split:
-        return FIXED.format(share="have one split, drawn by the run's seed", others="other ")
-    return REDRAWN.format(ratio=float(run.ratios[run.part].mean()), part=run.part)
-
-
 def trials_of(run: Run) -> str:
-    """Return the number of trials, for each network if they differ."""
-    counts = {run.model_title(row.model): row.trials for row in run.comparisons}
-    planned = run.config.trials
-    if set(counts.values()) == {planned}:
+    """Return the number of trials, and of those planned if there are fewer so far."""
+    counts, planned = {row.trials for row in run.comparisons}, run.config.trials
+    if counts == {planned}:
         return count(planned, "trial")
-    each = "; ".join(f"{title}: {n}" for title, n in counts.items())
-    if run.held_out is not None:
-        return f"the trials with a saved network ({each}; planned: {planned})"
-    last = run.comparisons[0].last_epoch
-    return f"the trials that have reached epoch {last} ({each}; planned: {planned})"
+    return f"{' to '.join(map(str, sorted({min(counts), max(counts)})))} of {planned} trials"
 
 
 # Tables, the same in all formats
