@@ -165,7 +165,7 @@ def test_a_gray_segmentation_study_has_a_page(run, tmp_path):
 
 def test_curves_are_the_medians_of_the_rows(run, tmp_path):
     folder = run()
-    chart = data_of(write(folder, tmp_path).read_text())["specs"]["curves"][0]
+    chart = data_of(write(folder, tmp_path).read_text())["specs"]["loss"]
     own = [p["value"] for p in chart["data"]["values"] if p["network"] == "TensorProjection 1"]
     rows = [
         [json.loads(text)["loss"] for text in file.read_text().splitlines()]

@@ -98,7 +98,7 @@ def test_it_opens_from_disk_without_a_request_or_an_error(opened):
 def test_every_chart_is_drawn(opened):
     driver = opened()
     charts = find(driver, "[data-chart]")
-    assert len(charts) == 14  # six metrics and their differences, sizes, the training
+    assert len(charts) == 19  # six metrics, their differences and sizes, the training
     assert all(networks(driver, chart) for chart in charts)
 
 

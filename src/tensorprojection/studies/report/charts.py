@@ -20,8 +20,6 @@ from ..training.metrics import TRAIN_LOSS
 from .run import Run
 from .statistics import BASE, quartiles
 from .tables import (
-    SELECTED,
-    TESTED,
     capital,
     compares,
     difference,
@@ -135,48 +133,35 @@ def frontier(run: Run, metric: str, least: float = 1.2) -> Spec | None:
     return spec | {"title": f"{capital(run.score_title(metric))} by size"}
 
 
+def charts_of(run: Run) -> dict[str, Spec]:
+    """Return the charts of the page, which are the figures too, by their names."""
+    found: dict[str, Spec | None] = {m.name: curves(run, m.name) for m in run.metrics}
+    if compares(run):
+        measured = [metric.name for metric in run.metrics if metric != TRAIN_LOSS]
+        found |= {f"forest_{name}": forest(run, name) for name in measured}
+        found |= {f"frontier_{name}": frontier(run, name) for name in measured}
+    return {name: spec for name, spec in found.items() if spec is not None}
+
+
 # Files
 
 
-def figures(run: Run) -> dict[str, Spec]:
-    """Return the charts that are written to files, by their names."""
-    names, width = [metric.name for metric in run.metrics], 420
-    found, panels, caption = {}, [], f"median and 25–75 % band of {trials_of(run)}"
-    for name in names:
-        chart = curves(run, name)
-        chart["encoding"]["color"]["legend"] = {"columns": 2}  # the page has one of buttons
-        title = {
-            "text": f"{run.title}: {run.metric_title(name)}",
-            "subtitle": caption,
-        }
-        found[name] = chart | {"title": title, "width": width, "height": 280}
-        panels.append(chart | {"width": 280, "height": 230})
-        params = panels[-1].pop("params")  # one for all panels
-    columns = len(names) if len(names) < 5 else -(-len(names) // 2)
-    title = {"text": run.title, "subtitle": caption}
-    row = {"title": title, "columns": columns, "concat": panels}
-    found["overview"] = {"params": params, "vconcat": [row]}
-    if not compares(run):
-        return found
-    measured = [name for name in names if name != TRAIN_LOSS.name] or names
-    at = TESTED if run.part == "test" else SELECTED
-    by_kind = {
-        "forest": (FOREST, [forest(run, name) for name in measured]),
-        "frontier": (FRONTIER, [spec for name in measured if (spec := frontier(run, name))]),
-    }
-    for kind, (about, specs) in by_kind.items():
-        if specs:
-            words = {"text": run.title, "subtitle": [about, *at.split(". ", 1)]}
-            drawn = [spec | {"width": width} for spec in specs]
-            found[kind] = {"title": words, "vconcat": drawn}
-    return found
-
-
 def write(run: Run, folder: Path) -> None:
-    """Write the figures as PNG, SVG and PDF."""
+    """Write the figures as PNG, SVG and PDF; the overview has the curves of all metrics."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, spec in figures(run).items():
-        draw(spec, folder / name)
+    trials = f"median and 25–75 % band of {trials_of(run)}"
+    names, panels, params = [metric.name for metric in run.metrics], [], None
+    for name, spec in charts_of(run).items():
+        about = {"forest": FOREST, "frontier": FRONTIER}.get(name.partition("_")[0], trials)
+        if name in names:
+            spec["encoding"]["color"]["legend"] = {"columns": 2}  # the page has one of buttons
+            panels.append(spec | {"width": 280, "height": 230})
+            params = panels[-1].pop("params")  # one for all panels
+        title = {"text": spec["title"], "subtitle": [run.title, about]}
+        draw({"height": 280, **spec, "width": 420, "title": title}, folder / name)
+    columns = len(names) if len(names) < 5 else -(-len(names) // 2)
+    row = {"title": {"text": run.title, "subtitle": trials}, "columns": columns, "concat": panels}
+    draw({"params": params, "vconcat": [row]}, folder / "overview")
 
 
 def draw(spec: Spec, path: Path) -> None:

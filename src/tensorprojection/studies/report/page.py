@@ -18,7 +18,7 @@ from . import charts
 from .pictures import heat_map, low_pass, outlined, overlap, photo
 from .run import Run
 from .statistics import BASE
-from .tables import best_first, capital, compares, count, headline, notes, number, tables, trials_of
+from .tables import best_first, capital, count, headline, notes, number, tables, trials_of
 from .verdicts import RULE, UNDECIDED, verdicts
 
 PAGE = "report.html"
@@ -42,7 +42,7 @@ def write(run: Run, out: Path) -> Path:
 def as_html(run: Run) -> str:
     """Return the page. All texts from data are escaped: they are shown, and never run."""
     found, held_out = tables(run), run.held_out is not None
-    drawn = {} if held_out else _charts(run)
+    drawn = {} if held_out else charts.charts_of(run)
     judged = verdicts(run)
     forms, why = run.layers
     best = [row.model for row in best_first(run, run.metrics[0].name) if row.model != BASE]
@@ -68,6 +68,7 @@ def as_html(run: Run) -> str:
         classes=[table for table in found if table.texts > 1],
         notes=notes(run),
         charts=drawn,
+        measured=[m.name for m in run.metrics if m != TRAIN_LOSS],
         confusions=_confusions(run),
         gallery=_gallery(run),
         matrices=_matrices(run),
@@ -85,18 +86,6 @@ def as_html(run: Run) -> str:
         vega=charts.script(),
         style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
     )
-
-
-def _charts(run: Run) -> dict[str, list[charts.Spec]]:
-    names = [metric.name for metric in run.metrics]
-    measured = [name for name in names if name != TRAIN_LOSS.name]
-    sizes = charts.frontier(run, names[0]) if compares(run) else None
-    return {
-        "curves": [charts.curves(run, name) for name in measured],
-        "forest": [charts.forest(run, name) for name in measured] if compares(run) else [],
-        "sizes": [] if sizes is None else [sizes],
-        "training": [charts.curves(run, name) for name in names if name not in measured],
-    }
 
 
 def _about(run: Run) -> str:

@@ -46,45 +46,32 @@ PARTS: tuple[Part, ...] = ("validation", "test")
 class Run:
     """A run's results, and what was recorded beside them.
 
-    Attributes:
-        folder: of the run.
-        config: its settings.
-        settings: the same in plain values, with those of an own study.
-        study: None for an own study that the user has not named.
-        models: the names of those with results.
-        metrics: those of the study, then the training loss.
-        trials: the numbers of those with results; the rows of all arrays, so that rows are pairs.
-        epochs: the numbers of those with results; the columns of all arrays.
-        measured: by model, True if there is a result for that trial and epoch.
-        values: by metric (also of one class, on the test part, or "seconds") and model; NaN if a
-            value is missing or not finite.
-        ratios: by part, for each trial, its images per training image; an evaluation has none.
-        codes: the versions of the code that trained the networks.
-        damage: a clause for each corrupted file of the run.
-        held_out: the name of the images of an evaluation, if networks were measured on others than
-            the run's. It begins with "held-out" if none of them is the run's own.
-        started: the record of the last start.
-        observed: by model, what was observed of its trials.
-        in_order: True if the models are shown in their order, False if the best comes first.
+    All arrays have a row for each of ``trials`` and a column for each of ``epochs``, the numbers of
+    those with results; so rows are pairs.
     """
 
     folder: Path
     config: RunConfig
-    settings: Mapping[str, Any]
-    study: Study[Any] | None
-    models: tuple[str, ...]
-    metrics: tuple[Metric, ...]
+    settings: Mapping[str, Any]  # the same in plain values, with those of an own study
+    study: Study[Any] | None  # None for an own study that the user has not named
+    models: tuple[str, ...]  # those with results
+    metrics: tuple[Metric, ...]  # those of the study, then the training loss
     trials: NDArray[np.int64]
     epochs: NDArray[np.int64]
-    measured: Mapping[str, NDArray[np.bool_]]
+    measured: Mapping[str, NDArray[np.bool_]]  # by model, True if there is a result
+    # By metric (also of one class, on the test part, or "seconds") and model; NaN if a value is
+    # missing or not finite.
     values: Mapping[tuple[str, str], Floats]
+    # By part, for each trial, its images per training image; an evaluation has none.
     ratios: Mapping[Part, Floats]
-    codes: tuple[str, ...]
-    damage: tuple[str, ...]
+    codes: tuple[str, ...]  # the versions of the code that trained the networks
+    damage: tuple[str, ...]  # a clause for each corrupted file of the run
+    # The name of the images of an evaluation, if networks were measured on others than the run's.
+    # It begins with "held-out" if none of them is the run's own.
     held_out: str | None
-    started: Mapping[str, Any]
-    observed: Mapping[str, Sequence[Observed]]
-    in_order: bool = False
+    started: Mapping[str, Any]  # the record of the last start
+    observed: Mapping[str, Sequence[Observed]]  # by model, of its trials
+    in_order: bool = False  # False: tables have the best model first
 
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
