@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from ..studies.config import PHANTOMS, preset_for, resolve
 from ..studies.errors import StudyError
@@ -28,7 +29,7 @@ def run(
     preset: Annotated[str | None, Parameter(group=WHAT)] = None,
     config: Annotated[Path | None, Parameter(group=WHAT)] = None,
     trial: int | None = None,
-    jobs: int | None = None,
+    jobs: Annotated[int | None, Parameter(validator=Number(gte=1, lte=MOST_JOBS))] = None,
     executor: Literal["local", "ray"] = "local",
     address: str | None = None,
     cpus_per_trial: float | None = None,
@@ -80,8 +81,6 @@ def run(
     known = import_study(study).for_data(settings, config)
     chosen = preset_for(preset, config, known)
     resolved = resolve(known, preset, config, settings, trained_here=executor == "local")
-    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
-        raise StudyError(f"Expected 1 to {MOST_JOBS} jobs, got {jobs}.")
     known.check_networks(resolved)
     folder = out or Path("runs") / f"{known.name}-{chosen}"
     if chosen == "paper" and resolved.data == PHANTOMS and not known.source:
@@ -117,17 +116,11 @@ def run(
     what = folder if trial is None else f"Trial {trial} of {folder}"
     if outcome.was_finished:
         print(f"{what} is finished: nothing is left to train.")
+    if failed := len(outcome.failures):
+        print(f"tpl: {failed} networks were not trained; see above.", file=sys.stderr)
     if trial is None and (folder / RESULTS).exists():
-        try:
-            report(folder)
-        except StudyError as error:
-            if not outcome.failures:
-                raise
-            print(f"tpl: {error}", file=sys.stderr)  # such as a full disk; the failures come first
-    if outcome.failures:
-        print(
-            f"tpl: {len(outcome.failures)} networks were not trained; see above.", file=sys.stderr
-        )
+        report(folder)
+    if failed:
         sys.exit(1)
 
 

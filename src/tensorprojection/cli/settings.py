@@ -40,7 +40,8 @@ def own_study(given: str | None) -> Study[Any] | None:
 
 
 def _split(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
-    return tuple(part.strip() for part in tokens[0].value.split(",") if part.strip())
+    parts = (part.strip() for token in tokens for part in token.value.split(","))
+    return tuple(part for part in parts if part)
 
 
 Names = Annotated[tuple[str, ...], Parameter(converter=_split, n_tokens=1, accepts_keys=False)]

@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from .terminal import table
 
@@ -19,7 +20,7 @@ def watch(
     folder: Path,
     /,
     *,
-    seconds: float = 5.0,
+    seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 5.0,
     once: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Show how far each network of a run is, until the last has finished.
@@ -36,10 +37,6 @@ def watch(
 
     from rich.live import Live
 
-    from ..studies.errors import StudyError
-
-    if seconds <= 0:
-        raise StudyError(f"Expected more than 0 seconds between two looks, got {seconds:g}.")
     state, finished = look(folder)
     with Live(shown(folder, state), auto_refresh=False) as live:  # without a terminal: at the end
         while not (finished or once):

@@ -25,6 +25,7 @@ from .tables import capital, count, difference, interval, number
 FIRST_SHARE = 0.25
 Word = Literal["supported", "not supported", "undecided at this size"]
 UNDECIDED: Word = "undecided at this size"
+WORDS: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
 
 RULE = (
     "The networks of a trial have the same split, so they are compared trial by trial, and the "
@@ -78,15 +79,11 @@ def judge(run: Run, claim: Claim) -> Verdict:
     when = f"epoch {epochs[-1]}" + (f" of {planned} planned" if epochs[-1] < planned else "")
     if claim.measure == "each":
         found = Counter(decide(claim, estimate(run, column)) for column in (own - other).T)
-        order: tuple[Word, ...] = ("supported", "not supported", UNDECIDED)
-        each = ", ".join(f"{word} at {found[word]}" for word in order if found[word])
-        word = "not supported" if found["not supported"] else UNDECIDED
+        each = ", ".join(f"{word} at {found[word]}" for word in WORDS if found[word])
+        word: Word = "not supported" if found["not supported"] else UNDECIDED
+        word = "supported" if found["supported"] == end else word
         at_end = _evidence(run, claim, (own - other)[:, -1], f"epoch {epochs[-1]}")
-        return Verdict(
-            claim,
-            "supported" if found["supported"] == end else word,
-            f"Of {end} epochs: {each}. {at_end}",
-        )
+        return Verdict(claim, word, f"Of {end} epochs: {each}. {at_end}")
     if claim.measure == "rise":
         by_trial, when = _rise(own) - _rise(other), f"rise from its lowest to {when}"
     elif claim.measure == "late":
