@@ -44,7 +44,7 @@ def _split(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
-Names = Annotated[tuple[str, ...], Parameter(converter=_split, n_tokens=1, accepts_keys=False)]
+Names = Annotated[tuple[str, ...], Parameter(converter=_split, n_tokens=1, negative=())]
 
 
 def study_command(function: Callable[..., None], tokens: Sequence[str]) -> App:

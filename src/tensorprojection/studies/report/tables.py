@@ -122,14 +122,13 @@ def headline(run: Run) -> str:
         text += ". "
     if not compares(run):
         return f"{text}There is no base to compare with."
-    trials = max(row.difference.trials for row in rows if row.difference)
+    trials = max((row.difference.trials for row in rows if row.difference), default=0)
     if trials < FEWEST:
         return f"{text}Fewer than {FEWEST} trials decide nothing; this run has {trials}."
-    words = {run.model_title(row.model): verdict(run, row) for row in rows}
-    del words[base]
+    words = {row.model: verdict(run, row) for row in rows if row.model != BASE}
     each = []
     for word in dict.fromkeys(words.values()):
-        names = [name for name, own in words.items() if own == word]
+        names = [run.model_title(model) for model, own in words.items() if own == word]
         named = f" ({'; '.join(names)})" if word in ("better", "worse") else ""
         each.append(f"{len(names)} {word}{named}")
     return f"{text}Of {count(len(words), 'network')} beside {base}: {', '.join(each)}."
