@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def report(
     folder: Path,
     /,
-    *,
+    *others: Path,
     out: Path | None = None,
     models: Names | None = None,
     metrics: Names | None = None,
@@ -29,8 +29,9 @@ def report(
 
     Args:
         folder: The folder of a run, finished or not.
+        others: More runs of the study, to compare: panels with a row for each run, and a page.
         out: Where page, figures and tables go. Default: the run's folder, or one in it named after
-            --models and --metrics.
+            the other runs, --models and --metrics.
         models: Only these networks, in this order, such as base,tpl1. Default: all, the best first.
         metrics: Only these metrics, in this order, such as loss,auc. Default: all.
     """
@@ -40,8 +41,18 @@ def report(
     from ..studies.report import charts, page, tables
     from ..studies.report.run import read_run
 
-    where = out or folder / "_".join([*(models or ()), *(metrics or ())])
-    run = read_run(folder, own_study(study)).only(models, metrics)
+    named = [f"with_{other.resolve().name}" for other in others]
+    where = out or folder / "_".join([*named, *(models or ()), *(metrics or ())])
+    own = own_study(study)
+    run, *more = (read_run(one, own).only(models, metrics) for one in (folder, *others))
+    for other in more:
+        if other.name != run.name or run.held_out is not None or other.held_out is not None:
+            raise StudyError(f"Expected runs of one study, got {folder} and {other.folder}.")
+        if where.resolve() in (run.folder.resolve(), other.folder.resolve()):
+            raise StudyError(f"Expected --out other than {where}, which has the page of its run.")
+    if more:
+        print(f"Page: {page.write_several([run, *more], where)}")
+        return
     Console(highlight=False).print(render(run))
     try:
         if run.held_out is None:  # of one epoch there are no curves

@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cyclopts import App
 from synthetic_runs import synthetic_run
 
+from tensorprojection.cli.report import report
+from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
 from tensorprojection.studies.report import charts
 from tensorprojection.studies.report import page as report_page
@@ -301,3 +304,58 @@ def test_one_trial_and_absent_networks_decide_nothing(run):
     assert judge(curves, claim).word == UNDECIDED
     absent = judge(curves, replace(claim, model="hope"))
     assert (absent.word, absent.evidence) == (UNDECIDED, "Not in this run: HOPE.")
+
+
+# Several runs
+
+
+def test_several_runs_are_compared_by_what_sets_them_apart(run, tmp_path):
+    narrow = run("narrow", study="kvasir", models=("base", "tpl"), observed=False)
+    wide = run("wide", study="kvasir", models=("base", "tpl"), observed=False, channels=64)
+    runs = [read_run(narrow), read_run(wide)]
+    page = report_page.write_several(runs, tmp_path / "out").read_text(encoding="utf-8")
+    assert "channels 16 64" in text_of(page)
+    assert "<svg" in page
+    for one in runs:
+        assert report_page.headline(one) in text_of(page)
+
+
+def test_the_panels_of_several_runs_have_a_row_per_run_and_a_column_per_metric(run):
+    metrics = ("loss", "accuracy", "f1")
+    runs = [
+        read_run(run(name, models=("base", "tpl1"), observed=False)).only(None, metrics)
+        for name in ("a", "b")
+    ]
+    rows = charts.overview(runs)["vconcat"]
+    assert [len(row["concat"]) for row in rows] == [3, 3]
+    for row, one in zip(rows, runs, strict=True):
+        for panel, metric in zip(row["concat"], metrics, strict=True):
+            values = [p["value"] for p in panel["data"]["values"] if p["network"] == "MaxPooling"]
+            medians = np.median(one.values[metric, "base"], axis=0)
+            assert values == pytest.approx(medians.tolist(), rel=1e-4)
+
+
+def test_tpl_report_of_several_runs_leaves_their_own_pages(run, capsys):
+    app = App()
+    app.command(report)
+    a, b = run("a", observed=False), run("b", trials=6, observed=False)
+    app(["report", str(a), str(b)], result_action="return_value")
+    where = a / "with_b"
+    assert f"Page: {where / 'report.html'}" in capsys.readouterr().out
+    for kind in ("png", "svg", "pdf"):
+        assert (where / "figures" / f"overview.{kind}").is_file()
+    assert not (a / "report.html").exists()  # which is of that run alone
+    with pytest.raises(StudyError, match="Expected --out other than"):
+        app(["report", str(a), str(b), "--out", str(b)], result_action="return_value")
+
+
+def test_only_runs_of_one_study_are_compared(run):
+    app = App()
+    app.command(report)
+    a, b = run("a", observed=False), run("b", study="kvasir", observed=False)
+    with pytest.raises(StudyError, match="Expected runs of one study"):
+        app(["report", str(a), str(b)], result_action="return_value")
+    c = run("c", observed=False)
+    (c / "held_out.txt").write_text("new.npz")
+    with pytest.raises(StudyError, match="Expected runs of one study"):
+        app(["report", str(a), str(c)], result_action="return_value")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -148,26 +149,39 @@ def charts_of(run: Run) -> dict[str, Spec]:
 
 def write(run: Run, folder: Path) -> None:
     """Write the figures as PNG, SVG and PDF; the overview has the curves of all metrics."""
-    folder.mkdir(parents=True, exist_ok=True)
-    trials = f"median and 25–75 % band of {trials_of(run)}"
-    names, panels, params = [metric.name for metric in run.metrics], [], None
+    names = [metric.name for metric in run.metrics]
     for name, spec in charts_of(run).items():
-        about = {"forest": FOREST, "frontier": FRONTIER}.get(name.partition("_")[0], trials)
+        about = {"forest": FOREST, "frontier": FRONTIER}.get(name.partition("_")[0], bands(run))
         if name in names:
             spec["encoding"]["color"]["legend"] = {"columns": 2}  # the page has one of buttons
-            panels.append(spec | {"width": 280, "height": 230})
-            params = panels[-1].pop("params")  # one for all panels
         title = {"text": spec["title"], "subtitle": [run.title, about]}
         draw({"height": 280, **spec, "width": 420, "title": title}, folder / name)
-    columns = len(names) if len(names) < 5 else -(-len(names) // 2)
-    row = {"title": {"text": run.title, "subtitle": trials}, "columns": columns, "concat": panels}
-    draw({"params": params, "vconcat": [row]}, folder / "overview")
+    draw(overview([run]), folder / "overview")
+
+
+def bands(run: Run) -> str:
+    return f"median and 25–75 % band of {trials_of(run)}"
+
+
+def overview(runs: Sequence[Run]) -> Spec:
+    """Return the curves of every metric as panels: a row for each run, a column for each metric."""
+    rows, params = [], None
+    for run in runs:
+        panels = [curves(run, m.name) | {"width": 280, "height": 230} for m in run.metrics]
+        for panel in panels:
+            panel["encoding"]["color"]["legend"] = {"columns": 2}
+            params = panel.pop("params")  # one for all panels
+        columns = len(panels) if len(panels) < 5 or len(runs) > 1 else -(-len(panels) // 2)
+        title = {"text": run.title, "subtitle": bands(run)}
+        rows.append({"title": title, "columns": columns, "concat": panels})
+    return {"params": params, "vconcat": rows}
 
 
 def draw(spec: Spec, path: Path) -> None:
     """Write a chart as PNG, SVG and PDF, with these endings after the path."""
     import vl_convert
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     whole = spec | {"background": "white", "config": template("config"), "padding": 12}
     svg = vl_convert.vegalite_to_svg(whole, vl_version=VERSION)
     path.with_suffix(".svg").write_bytes(svg.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -47,15 +48,8 @@ def as_html(run: Run) -> str:
     forms, why = run.layers
     best = [row.model for row in best_first(run, run.metrics[0].name) if row.model != BASE]
     on = [*(model for model in run.models if model == BASE), *best][:MOST_ON]
-    environment = Environment(
-        loader=PackageLoader(__package__, "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters["capitalize_first"] = capital
-    return environment.get_template("page.html.jinja").render(
+    return _rendered(
+        "page",
         title=run.title,
         held_out=held_out,
         about=_about(run),
@@ -84,8 +78,42 @@ def as_html(run: Run) -> str:
         rule=RULE,
         data={"specs": drawn, "config": charts.template("config")},
         vega=charts.script(),
-        style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
     )
+
+
+def _rendered(template: str, **parts: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["capitalize_first"] = capital
+    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+    return environment.get_template(f"{template}.html.jinja").render(style=style, **parts)
+
+
+def write_several(runs: Sequence[Run], out: Path) -> Path:
+    """Write the panels of several runs of one study, and a page with these and their scores."""
+    charts.draw(charts.overview(runs), out / "figures" / "overview")
+    names = [run.folder.resolve().name for run in runs]
+    apart = []
+    for name in runs[0].settings:
+        values = [plain(run.settings.get(name)) for run in runs]
+        if len(set(values)) > 1:
+            apart.append([name, *values])
+    path = out / PAGE
+    content = _rendered(
+        "several",
+        title=f"Comparison of {len(runs)} runs",
+        names=names,
+        apart=apart,
+        overview=(out / "figures" / "overview.svg").read_text(encoding="utf-8"),
+        runs=[(_about(run), headline(run), tables(run)[0]) for run in runs],
+    )
+    write_whole(path, content.encode())
+    return path
 
 
 def _about(run: Run) -> str:
