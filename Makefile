@@ -21,7 +21,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e ".[studies]"
+	$(PIP) -e ".[onnx,studies]"
 	@touch $@ $(VENV)/.kernels
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
@@ -29,7 +29,7 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo $(VENV)/.docs $(VENV)/.kernels
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e ".[docs]"
+	$(PIP) -e ".[docs,onnx]"
 	@touch $@ $(VENV)/.demo $(VENV)/.kernels
 
 # What only tests marked heavy need: gigabytes, so not for `make test`.

@@ -73,7 +73,7 @@ def test_with_the_studies_extra_alone_and_outside_of_a_clone(tmp_path, tpl, monk
     code, out, err = tpl("demo", "--out", tmp_path)
     assert (code, err) == (0, "")
     assert "SVD and autograd" in out
-    assert "To export it: pip install onnx onnxscript onnxruntime" in out
+    assert "To export it to ONNX: pip install 'tensorprojection[onnx]'" in out
     assert "differs from the trained network's" not in out
     assert f"Open in a browser: {demo.ONLINE}" in out
 

@@ -155,7 +155,7 @@ def swap(console: Console, out: Path) -> str:
 
     needed = ("onnx", "onnxscript", "onnxruntime")
     if not all(map(find_spec, needed)):
-        console.print(f"To export it: pip install {' '.join(needed)}")
+        console.print("To export it to ONNX: pip install 'tensorprojection[onnx]'")
         return "the network"
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     files = [out / "network.onnx", out / "input.npy", out / "output.npy"]

@@ -34,7 +34,7 @@ def command_line(tokens: Sequence[str]) -> App:
     app.command(study_command(run.run, tokens))
     for command in (demo, watch, report, export, predict, evaluate):
         app.command(command)
-    app.command(study_command(summary.summary, tokens))
+    app.command(study_command(summary.summary, tokens, summary.of_networks))
     app.command(data.app)
     app.command(cache.app)
     app.command(bench)

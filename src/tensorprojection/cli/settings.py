@@ -47,7 +47,11 @@ def _split(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
 Names = Annotated[tuple[str, ...], Parameter(converter=_split, n_tokens=1, negative=())]
 
 
-def study_command(function: Callable[..., None], tokens: Sequence[str]) -> App:
+def study_command(
+    function: Callable[..., None],
+    tokens: Sequence[str],
+    of: Callable[[Study[Any], str], bool] = lambda study, name: True,
+) -> App:
     """Return the command of a function of a study: its flags, and those of the study's settings.
 
     Of another command its help is enough, and no study is imported for it. The settings of an own
@@ -56,6 +60,7 @@ def study_command(function: Callable[..., None], tokens: Sequence[str]) -> App:
     Args:
         function: takes the study's name, its own flags, and the settings that are given.
         tokens: the command line.
+        of: returns True if a setting of a study has a flag.
     """
     app = App(
         name=function.__name__,
@@ -78,7 +83,7 @@ def study_command(function: Callable[..., None], tokens: Sequence[str]) -> App:
             group = shared if name in RunConfig.model_fields else Group(f"{study.title} study")
             kind = Names if field.annotation == tuple[str, ...] else field.annotation
             about = Parameter(group=group, help=field.description or "")
-            if name not in {**own, **flags}:
+            if name not in {**own, **flags} and of(study, name):
                 flags[name] = inspect.Parameter(
                     name,
                     inspect.Parameter.KEYWORD_ONLY,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..studies.config import RunConfig
 from .settings import StudyName, given_settings
 from .terminal import table
 
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     from ..studies.study import Study
 
 
-def summary(study: StudyName, /, **given: Any) -> None:
-    """Show the networks of a study, layer by layer, with notes where the paper's tables differ.
+def of_networks(study: Study[Any], name: str) -> bool:
+    """Return True for a setting that changes the networks."""
+    if name in RunConfig.model_fields:
+        return name in ("size", "models") or (name, study.name) == ("data", "images")
+    return study.source is not None or name not in ("copies", "weights")
 
-    The settings are those of tpl run, by default the paper's.
-    """
+
+def summary(study: StudyName, /, **given: Any) -> None:
+    """Show the networks of a study, layer by layer, with notes where the paper's tables differ."""
     from rich.console import Console
 
     from ..studies.registry import import_study

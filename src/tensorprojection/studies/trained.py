@@ -250,7 +250,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, record: str) 
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
         raise StudyError(
-            f"An .onnx file needs {error.name}: pip install onnx onnxruntime onnxscript."
+            f"An .onnx file needs {error.name}: pip install 'tensorprojection[onnx]'."
         ) from None
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # not about optional packages
     written = torch.onnx.export(program, dynamo=True, verbose=False)
@@ -279,7 +279,9 @@ def read_onnx(path: Path) -> tuple[Network, Record]:
             raise StudyError(f"Expected a network of tpl export in {path}, got another.")
         record = Record.model_validate_json(given)
     except ModuleNotFoundError:
-        raise StudyError("An .onnx file needs onnxruntime: pip install onnxruntime.") from None
+        raise StudyError(
+            "An .onnx file needs onnxruntime: pip install 'tensorprojection[onnx]'."
+        ) from None
     except StudyError:
         raise
     except OSError as error:
