@@ -524,15 +524,6 @@ def test_networks_that_are_not_there_are_named(run, tmp_path, capsys):
     assert "Not evaluated, as no network is saved: base of trial 2." in said
 
 
-def test_classes_in_another_order_are_refused(run, tmp_path):
-    folder = run(losses=(0.5,))
-    held = oct_phantoms.make(24, seed=5, size=32)
-    names = np.array(held.class_names[::-1])
-    np.savez(tmp_path / "h.npz", images=held.images, labels=held.labels, class_names=names)
-    with pytest.raises(StudyError, match="Expected the classes NORMAL, CNV, DME, DRUSEN in this"):
-        tpl(evaluate, folder, "--data", tmp_path / "h.npz")
-
-
 def test_a_whole_run_keeps_its_networks_and_its_page_names_them(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORPROJECTION_CACHE", str(tmp_path / "cache"))
     config = smoke("oct", models=("mpca",), trials=1, epochs=1)

@@ -27,10 +27,7 @@ IMAGES = ImageKind(
     name="chest",
     class_names=phantoms.CLASS_NAMES,
     phantoms=phantoms.make,
-    phantoms_version=2,
     kaggle="tawsifurrahman/covid19-radiography-database",
-    layout="Normal, Lung_Opacity, COVID and Viral Pneumonia, each with a folder images of "
-    ".png files, or with the files themselves",
     class_aliases={"covid19": "covid"},  # the folder in the data set's first versions
 )
 # Copies of each original, to even out the classes, and how far they may differ from it.

@@ -23,12 +23,8 @@ IMAGES = ImageKind(
     mode="RGB",
     masks=True,
     phantoms=phantoms.make,
-    phantom_count=1000,
-    phantoms_version=2,
     kaggle="debeshjha1/kvasirseg",
-    layout="images and masks, with .jpg files of the same names",
 )
-SPLIT = (700, 300)
 # How far the copies may differ from their original.
 CHANGES = Augmentation(
     rotation=30,
@@ -121,8 +117,7 @@ class KvasirStudy(Study[KvasirConfig]):
         return Copies(config.copies, CHANGES)
 
     def open(self, config: KvasirConfig, inputs: RunInputs) -> Samples:
-        before = self.preprocess(config)
-        return open_samples(config, inputs, before, originals_train=False, counts=SPLIT)
+        return open_samples(config, inputs, self.preprocess(config), originals_train=False)
 
     def notes(self, config: KvasirConfig, model: str) -> Mapping[str, str]:
         return {
