@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .config import RunConfig
 from .data.augment import Augmentation
 from .data.images import ImageKind
-from .data.phantoms import polyp as phantoms
+from .data.phantoms import POLYP_CLASSES, polyp_phantoms
 from .inputs import Copies, RunInputs, Samples, open_samples
 from .networks.layer_rows import not_the_papers
 from .networks.unet import FORMS, unet
@@ -19,10 +19,10 @@ from .study import Claim, Study
 
 IMAGES = ImageKind(
     name="kvasir",
-    class_names=phantoms.CLASS_NAMES,
+    class_names=POLYP_CLASSES,
     mode="RGB",
     masks=True,
-    phantoms=phantoms.make,
+    phantoms=polyp_phantoms,
     kaggle="debeshjha1/kvasirseg",
 )
 # How far the copies may differ from their original.

@@ -11,7 +11,7 @@ from tensorprojection.nn.hope import HOPE
 
 from .config import RunConfig
 from .data.images import ImageKind
-from .data.phantoms import oct as phantoms
+from .data.phantoms import OCT_CLASSES, oct_phantoms
 from .networks.layer_rows import not_the_papers
 from .networks.layers import Repeated
 from .networks.oct_cnn import HEADS, find_head, freeze_mpca, oct_cnn
@@ -20,8 +20,8 @@ from .study import Claim, Study
 KAGGLES = "Kaggle's kermany2018, with fewer NORMAL images than the paper's data set"
 IMAGES = ImageKind(
     name="oct",
-    class_names=phantoms.CLASS_NAMES,
-    phantoms=phantoms.make,
+    class_names=OCT_CLASSES,
+    phantoms=oct_phantoms,
     kaggle="paultimothymooney/kermany2018",
     versions={
         109_309: "the paper's data set, version 3 of Mendeley Data rscbjbr9sj (108,309 + 1,000)",

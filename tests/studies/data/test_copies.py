@@ -7,14 +7,14 @@ from tensorprojection.studies.data import ImageSet
 from tensorprojection.studies.data import augment as module
 from tensorprojection.studies.data.augment import augment, draw, make_copies
 from tensorprojection.studies.data.cache import cached, open_stored, store
-from tensorprojection.studies.data.phantoms import chest, polyp
+from tensorprojection.studies.data.phantoms import chest_phantoms, polyp_phantoms
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.kvasir import CHANGES as KVASIR
 
 
 @pytest.fixture(scope="module")
 def scenes():
-    return polyp.make(5, size=32)
+    return polyp_phantoms(5, size=32)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_another_key_makes_others(scenes, originals, tmp_path, other):
 
 
 def test_classes_get_the_numbers_of_the_paper(tmp_path):
-    phantoms = chest.make(8, size=32)
+    phantoms = chest_phantoms(8, size=32)
     named = ImageSet(
         phantoms.images,
         labels=phantoms.labels,
@@ -95,7 +95,7 @@ def test_no_copies_at_all(scenes, originals):
 def test_a_wrong_number(scenes, originals):
     with pytest.raises(StudyError, match=r"0 or more copies of each image, got \[-1\]"):
         make_copies(originals, scenes, -1, KVASIR, 0)
-    phantoms = chest.make(4, size=32)
+    phantoms = chest_phantoms(4, size=32)
     with pytest.raises(StudyError, match=r"each of the classes Normal, Lung .* got COVID\."):
         make_copies(originals, phantoms, {"COVID": 1}, CHEST, 0)
 

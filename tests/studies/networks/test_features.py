@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tensorprojection.studies.data.cache import cached, open_array, open_stored, store
-from tensorprojection.studies.data.phantoms import chest
+from tensorprojection.studies.data.phantoms import chest_phantoms
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks import backbones as module
 from tensorprojection.studies.networks.backbones import (
@@ -32,7 +32,7 @@ def small_blocks(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def phantoms():
-    return chest.make(N, size=64)
+    return chest_phantoms(N, size=64)
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +120,8 @@ def test_a_stopped_computation_continues_from_its_last_block(phantoms, direct, m
 
 
 def test_other_images_or_weights_have_another_key(phantoms, tmp_path):
-    few = chest.make(2, size=64)
-    changed = chest.make(2, seed=1, size=64)
+    few = chest_phantoms(2, size=64)
+    changed = chest_phantoms(2, seed=1, size=64)
     a = features(*stored(few), LITE)
     b = features(*stored(changed), LITE)
     assert (a != b).any()
