@@ -192,7 +192,6 @@ def prepare(
     if copies is not None:
         folders["copies"] = make_copies(
             cached.folder,
-            cached.images,
             copies.numbers,
             copies.changes,
             config.seed,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from by_name import check, find, kind_of
 
-from tensorprojection.studies.data.read import column, read_items
+from tensorprojection.studies.data.read import known_of, read_items
 from tensorprojection.studies.errors import StudyError
 
 
@@ -65,7 +65,7 @@ def test_without_patients_in_every_name_there_are_none(oct_folder, picture):
     picture(oct_folder / "OCT2017 " / "train" / "CNV" / "mine.jpeg")
     found = find("oct", oct_folder)
     assert len(found) == 37
-    assert column(found, "patient") is None
+    assert known_of(found)["groups"] is None
 
 
 def test_chest_ignores_masks(chest_folder):

@@ -165,8 +165,6 @@ def test_one_image_per_set_is_enough():
     [
         ("patient", {}, r"each image's patient, .* \(`patients`\).*`patient_pattern`"),
         ("as-shipped", {}, "Expected images that come divided"),
-        ("by luck", {}, "of image, patient, as-shipped, fixed, got 'by luck'"),
-        ("image", {"fraction": 1.0}, "a fraction between 0 and 1, got 1.0"),
     ],
 )
 def test_wrong_wishes(how, options, message):

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from ..errors import StudyError
-from .cache import cached, create_array, save
+from .cache import cached, create_array, open_stored, save
 from .images import KNOWN, ImageSet
 
 CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
@@ -185,8 +185,7 @@ def _source(change: Change, height: int, width: int) -> tuple[NDArray[Any], NDAr
 
 
 def make_copies(
-    folder_of_originals: Path,
-    images: ImageSet,
+    originals: Path,
     copies: Mapping[str, int] | int,
     augmentation: Augmentation,
     seed: int,
@@ -200,13 +199,13 @@ def make_copies(
     are the same as both of two.
 
     Args:
-        folder_of_originals: the cache's folder of ``images``; its name stands for their content.
-        images: the originals.
+        originals: the cache's folder of the originals; its name stands for their content.
         copies: how many of each image, or of each image of a class by the class's name.
         augmentation: how far they may differ from the original.
         seed: another seed gives other copies.
         progress: called with the number of copies made and to make.
     """
+    images = open_stored(originals)
     numbers = _numbers(images, copies)
 
     def make(folder: Path) -> None:
@@ -236,8 +235,7 @@ def make_copies(
                 progress(start + len(rows), len(of))
 
     key = {
-        "originals": folder_of_originals.name,
-        "shape": images.images.shape,
+        "originals": originals.name,
         "copies": copies if isinstance(copies, int) else dict(copies),
         "augmentation": asdict(augmentation),
         "seed": seed,

@@ -14,7 +14,7 @@ import polars as pl
 from ..errors import StudyError
 from .decode import Progress, UnreadableError, in_threads, open_item
 from .images import ImageKind, ImageSet
-from .read import Item, column, is_folder, read_items
+from .read import Item, is_folder, known_of, read_items
 from .splits import SplitRule, split
 
 SHOWN = 10  # names on a line
@@ -87,7 +87,9 @@ def check(
     absent = [name for name in classes if name not in set(table["class"])]
     refused = []
     try:
-        training, validation = split(_as_set(items, kind), how, seed)
+        without_pixels = np.broadcast_to(np.uint8(0), (len(items), 1, 1))
+        known = ImageSet(without_pixels, class_names=kind.class_names, **known_of(items))
+        training, validation = split(known, how, seed)
         sets = np.full(len(items), "", object)
         sets[training], sets[validation] = "training", "validation"
         table = table.with_columns(pl.Series("set", sets, pl.String))
@@ -123,8 +125,8 @@ def check(
         "patients both in train and outside of it": leaks["patient"].to_list(),
         f"{how} splits that a run would refuse": refused,
     }
-    known = table["patient"].drop_nulls().n_unique()
-    title = f"{path}: {kind.name}, {len(items)} images" + (f", {known} patients" if known else "")
+    count = table["patient"].drop_nulls().n_unique()
+    title = f"{path}: {kind.name}, {len(items)} images" + (f", {count} patients" if count else "")
     return Report(
         title,
         _counts(table, classes),
@@ -150,18 +152,6 @@ def _look(item: Item, kind: ImageKind) -> dict[str, str | bool | None]:
         "empty": mask is not None and mask.getbbox() is None,
         "wrong": None,
     }
-
-
-def _as_set(items: Sequence[Item], kind: ImageKind) -> ImageSet:
-    """Return what a split needs to know of the images, without their pixels."""
-    labels, parts, patients = (column(items, name) for name in ("label", "part", "patient"))
-    return ImageSet(
-        np.broadcast_to(np.uint8(0), (len(items), 1, 1)),
-        labels=None if labels is None else np.array(labels, np.int64),
-        class_names=kind.class_names,
-        groups=None if patients is None else np.unique(patients, return_inverse=True)[1],
-        parts=None if parts is None else np.array(parts, np.str_),
-    )
 
 
 def _counts(table: pl.DataFrame, classes: Sequence[str]) -> pl.DataFrame:

@@ -96,8 +96,8 @@ def read_items(
         raise StudyError("Expected `patients` or `patient_pattern`, got both.")
     if patients is not None:
         found = _listed(names, patients)
-    elif pattern is None or (patient_pattern is None and column(items, "patient")):
-        return items, ignored
+    elif pattern is None or (patient_pattern is None and items[0].patient is not None):
+        return items, ignored  # with the patients of an .npz, if it has any
     else:
         found = _matched(names, pattern)
         if None in found and patient_pattern is None:
@@ -113,10 +113,24 @@ def read_items(
     return items, ignored
 
 
-def column(items: Sequence[Item], name: str) -> list[Any] | None:
-    """Return the items' labels, patients or parts; None if an item has none."""
-    values = [getattr(item, name) for item in items]
-    return None if None in values else values
+def known_of(items: Sequence[Item]) -> dict[str, NDArray[Any] | None]:
+    """Return labels, groups, names and parts as an ImageSet has them; None if an item has none."""
+
+    def column(name: str, dtype: type) -> NDArray[Any] | None:
+        values = [getattr(item, name) for item in items]
+        return None if None in values else np.array(values, dtype)
+
+    groups = column("patient", np.str_)
+    if groups is not None:
+        # Numbers stay as they are, other texts are numbered in their order.
+        numbers = all(re.fullmatch(r"-?[0-9]{1,18}", patient) for patient in groups)
+        groups = groups.astype(np.int64) if numbers else np.unique_inverse(groups)[1]
+    return {
+        "labels": column("label", np.int64),
+        "groups": groups,
+        "names": column("name", np.str_),
+        "parts": column("part", np.str_),
+    }
 
 
 def is_folder(path: Path) -> bool:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import StudyError
 from .cache import cached, open_stored, save, store
 from .decode import Progress, decode_into, in_threads
 from .images import ImageKind, ImageSet
-from .read import Item, Picture, column, is_folder, memory_bytes, open_regular, read_items
+from .read import Item, Picture, is_folder, known_of, memory_bytes, open_regular, read_items
 from .splits import subset
 
 PHANTOMS = "phantoms"
@@ -85,11 +80,10 @@ def open_images(
 
     def read() -> tuple[list[Item], str]:
         items, ignored = read_items(kind, path, masks, patients, patient_pattern)
-        labels = column(items, "label")
+        labels = known_of(items)["labels"]
         if labels is not None:
-            _require_all(kind.class_names, labels, source)
-        array = None if labels is None else np.array(labels, np.int64)
-        return [items[row] for row in subset(array, len(items), count, seed)], ignored
+            _require_all(kind.class_names, labels.tolist(), source)
+        return [items[row] for row in subset(labels, len(items), count, seed)], ignored
 
     # Of an .npz, the checksum is enough for the key: it is read only to fill the cache.
     found = None
@@ -108,14 +102,7 @@ def open_images(
         items, unreadable = decode_into(
             to, found or read()[0], kind, size, skip_unreadable, progress
         )
-        labels, parts, ids = (column(items, name) for name in ("label", "part", "patient"))
-        known: dict[str, NDArray[Any] | None] = {
-            "labels": None if labels is None else np.array(labels, np.int64),
-            "groups": None if ids is None else _numbered(ids),
-            "names": np.array([item.name for item in items], np.str_),
-            "parts": None if parts is None else np.array(parts, np.str_),
-        }
-        save(to, kind.class_names, known)
+        save(to, kind.class_names, known_of(items))
         (to / "unreadable.json").write_text(json.dumps(unreadable))
 
     folder = cached("images", key, make)
@@ -164,13 +151,6 @@ def _require_all(class_names: Sequence[str], labels: Sequence[int], where: str) 
             f"Expected images of {', '.join(class_names)} in {where}, got none of "
             f"{', '.join(absent)}."
         )
-
-
-def _numbered(patients: Sequence[str]) -> NDArray[np.int64]:
-    """Return patients that are numbers as they are, others by the order of their texts."""
-    if all(re.fullmatch(r"-?[0-9]{1,18}", patient) for patient in patients):
-        return np.array([int(patient) for patient in patients], np.int64)
-    return np.unique(np.array(patients, np.str_), return_inverse=True)[1].astype(np.int64)
 
 
 def file_digest(path: str | Path) -> str:

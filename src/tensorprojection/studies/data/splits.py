@@ -51,8 +51,6 @@ def split(
         fraction: of each class for training, rounded down, as in the paper's table of OCT images.
         among: the rows to split; default all.
     """
-    if not 0 < fraction < 1:
-        raise StudyError(f"Expected a fraction between 0 and 1, got {fraction}.")
     draw = np.random.default_rng(seed)
     rows = np.arange(len(images)) if among is None else among
     labels = None if images.labels is None else np.asarray(images.labels)[rows]
@@ -61,10 +59,8 @@ def split(
     elif how == "patient":
         groups = None if images.groups is None else np.asarray(images.groups)[rows]
         sets = _by_patient(labels, groups, draw, fraction)
-    elif how == "as-shipped":
-        sets = _as_shipped(None if images.parts is None else np.asarray(images.parts)[rows])
     else:
-        raise StudyError(f"Expected a split of image, patient, as-shipped, fixed, got {how!r}.")
+        sets = _as_shipped(None if images.parts is None else np.asarray(images.parts)[rows])
     training, validation = (rows[np.sort(chosen)].astype(np.int64) for chosen in sets)
     if not len(training) or not len(validation):
         raise StudyError(
