@@ -25,7 +25,7 @@ from torch import nn
 
 from tensorprojection.bench.measure import ratio, take_turns
 from tensorprojection.studies.config import Precision, resolve
-from tensorprojection.studies.data.phantoms import oct as phantoms
+from tensorprojection.studies.data.phantoms import oct_phantoms
 from tensorprojection.studies.executors.local import settings_to_inherit
 from tensorprojection.studies.networks.oct_cnn import oct_cnn
 from tensorprojection.studies.oct import OCT, PAPER, OctData
@@ -34,7 +34,7 @@ from tensorprojection.studies.training.train import batches, output_of
 
 def samples(batch: int, precision: Precision = "32-true") -> OctData:
     config = resolve(OCT, "paper", None, {"batch": batch, "precision": precision})
-    return OctData(config, phantoms.make(batch))
+    return OctData(config, oct_phantoms(batch))
 
 
 def our_step(model: str, data: OctData) -> Callable[[], None]:

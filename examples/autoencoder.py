@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import tensorprojection as tp
-from tensorprojection.studies.data.phantoms import oct as phantoms
+from tensorprojection.studies.data.phantoms import oct_phantoms
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -29,7 +29,7 @@ from matplotlib import pyplot as plt
 
 def images(n: int, seed: int) -> Tensor:
     """Return phantoms in 0 … 1."""
-    return torch.from_numpy(phantoms.make(n, seed).images).float() / 255
+    return torch.from_numpy(oct_phantoms(n, seed).images).float() / 255
 
 
 def train(model: nn.Module, x: Tensor, epochs: int, batch: int = 50) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from keras import layers
 
 from tensorprojection.keras import TensorProjection
-from tensorprojection.studies.data.phantoms import chest as phantoms
+from tensorprojection.studies.data.phantoms import chest_phantoms
 
 FORMS = ("base", "tpl")
 
@@ -43,7 +43,7 @@ def head(form: str = "tpl", side: int = 5, channels: int = 1024) -> keras.Model:
 
 def features(n: int, seed: int, size: int, backbone: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     """Return the backbone's features of phantoms, and their classes."""
-    made = phantoms.make(n, seed, size)
+    made = chest_phantoms(n, seed, size)
     x = np.repeat(made.images[..., None].astype(np.float32), 3, axis=-1)
     x = keras.applications.densenet.preprocess_input(x)
     return backbone.predict(x, batch_size=16, verbose=0), made.labels

@@ -17,7 +17,7 @@ import numpy as np
 from keras import layers, ops
 
 from tensorprojection.keras import TensorProjection, TransposeTensorProjection
-from tensorprojection.studies.data.phantoms import polyp as phantoms
+from tensorprojection.studies.data.phantoms import polyp_phantoms
 
 FORMS = {"base": 2, "tpl": 2, "tpl-aggressive": 4}  # the factor of the fourth reduction
 
@@ -65,7 +65,7 @@ def dice_loss(masks: Any, found: Any) -> Any:
 
 def images(n: int, seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return phantoms in 0 … 1, and their masks."""
-    made = phantoms.make(n, seed, size)
+    made = polyp_phantoms(n, seed, size)
     return made.images.astype(np.float32) / 255, made.masks[..., None].astype(np.float32)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from keras import layers
 
 from tensorprojection.keras import TensorProjection
-from tensorprojection.studies.data.phantoms import oct as phantoms
+from tensorprojection.studies.data.phantoms import oct_phantoms
 
 FORMS = ("base", "tpl1", "tpl2")
 
@@ -44,7 +44,7 @@ def network(
 
 def images(n: int, seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return phantoms in 0 … 1, grey in all three channels, and their classes."""
-    made = phantoms.make(n, seed, size)
+    made = oct_phantoms(n, seed, size)
     x = made.images[..., None].astype(np.float32) / 255
     return np.repeat(x, 3, axis=-1), made.labels
 

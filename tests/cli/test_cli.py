@@ -2,7 +2,6 @@
 
 import inspect
 import io
-import json
 import os
 import pty
 import re
@@ -544,16 +543,9 @@ def test_data_check(npz, tpl):
 
 
 def test_data_check_of_a_split_that_the_images_do_not_have(npz, tpl):
-    code, out, err = tpl("data", "check", npz(), "--split", "patient")
-    assert (code, out) == (2, "")
-    assert err.startswith("tpl: A split by patient needs each image's patient")
-
-
-def test_data_check_as_json(npz, tpl):
-    code, out, err = tpl("data", "check", npz(), "--json", "--study", "oct")
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert (found["study"], found["images"]) == ("oct", 8)
+    code, out, _ = tpl("data", "check", npz(), "--split", "patient")
+    assert code == 1
+    assert "A split by patient needs each image's patient" in " ".join(out.split())
 
 
 def test_data_check_with_a_problem(npz, tpl):

@@ -107,7 +107,7 @@ def test_every_command_is_on_a_page(site):
     text = site.pages["reference/commands.html"].get_text()
     assert "tpl run [OPTIONS] STUDY" in text
     assert "tpl data check [OPTIONS] PATH" in text
-    assert "tpl cache COMMAND" in text
+    assert "tpl cache [OPTIONS]" in text
     assert "Table of Contents" not in text
     assert "--train-share" in text  # a flag that comes from a study's settings
     assert "--older-than" in text

@@ -1,10 +1,12 @@
 """Readers of images for tests: by the study's name, with all of the paper's studies known."""
 
+from pathlib import Path
+
 from tensorprojection.cli import summary
 from tensorprojection.studies.data import check as checking
-from tensorprojection.studies.data import folders, sources
+from tensorprojection.studies.data import read, sources
 from tensorprojection.studies.data.images import ImageKind
-from tensorprojection.studies.registry import KINDS, find_study
+from tensorprojection.studies.registry import STUDIES, find_study
 
 
 def kind_of(study: str) -> ImageKind:
@@ -12,11 +14,13 @@ def kind_of(study: str) -> ImageKind:
 
 
 def find(study, folder):
-    return folders.find(kind_of(study), folder)
+    """The images of a folder."""
+    return read.read_items(kind_of(study), folder)[0]
 
 
 def check(path, study=None, **options):
-    return checking.check(path, KINDS if study is None else [kind_of(study)], **options)
+    kinds = [kind_of(name) for name in ([study] if study else STUDIES)]
+    return checking.check(Path(path), kinds, **options)
 
 
 def open_images(study, *arguments, **options):

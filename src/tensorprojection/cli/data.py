@@ -1,20 +1,15 @@
-"""``tpl data``: getting a study's images, and checking them."""
+"""``tpl data``: getting a study's images, and checking them; ``tpl cache``: the cached ones."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from ..studies.data.splits import SplitRule
 from ..studies.errors import StudyError
 from .terminal import table
-
-if TYPE_CHECKING:
-    from ..studies.data.check import Report
 
 app = App(name="data", help="Download and check the studies' images.")
 
@@ -42,24 +37,15 @@ def get(study: str, /, *, out: Path | None = None) -> None:
 
     try:
         where = {} if out is None else {"output_dir": str(out)}
-        if images.kaggle_note:
-            print(f"tpl: {images.kaggle_note}", file=sys.stderr)
         print(kagglehub.dataset_download(handle, **where))
     # kagglehub passes on whatever its HTTP, its unpacking and its settings' files raise.
     except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise StudyError(
-            f"Could not download the {images.name} images: {_reason(error)}. {LOG_IN}. Or download "
+            f"Could not download the {images.name} images: {reason}. {LOG_IN}. Or download "
             f"them from https://www.kaggle.com/datasets/{handle} with a browser, unpack them, and "
             "check them with: tpl data check FOLDER"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of an error, or its class if it has no text."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 @app.command
@@ -71,7 +57,6 @@ def check(
     patients: Path | None = None,
     patient_pattern: str | None = None,
     split: SplitRule = "image",
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
     r"""Check images: counts by class, sizes, corrupted files, duplicates, patients in two parts.
 
@@ -83,56 +68,53 @@ def check(
         patients: A CSV file with the columns file and patient.
         patient_pattern: A regular expression for the patient in a file's name: 'P(\d+)_'.
         split: The split whose training and validation images are counted (trial 1).
-        as_json: Print the whole report as JSON.
     """
-    from rich.console import Console
-
-    from ..studies.data.check import check as look
-    from ..studies.data.sources import Patients
-    from ..studies.registry import KINDS, import_study
-    from ..studies.training.seeds import split_seed
-    from .progress import counting
-
-    kinds = KINDS
-    if study is not None:
-        kinds = (import_study(study).for_data({"data": str(path)}, None).images,)
-    rule = Patients(patients, patient_pattern)
-    with counting(Console(stderr=True)) as progress:
-        report = look(
-            path, kinds, patients=rule, how=split, seed=split_seed(0, 0), progress=progress
-        )
-    if as_json:
-        print(json.dumps(report.as_dict(), indent=1))
-    else:
-        _show(report)
-    if not report.ok:
-        sys.exit(1)
-
-
-def _show(report: Report) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from ..studies.data.check import PART_ORDER
+    from ..studies.data.check import check as look
+    from ..studies.registry import STUDIES, import_study
+    from ..studies.training.seeds import split_seed
+    from .progress import counting
 
-    found = {part for counts in report.classes.values() for part in counts}
-    parts = [part for part in PART_ORDER if part in found and len(found) > 1]
-    sets = ("training", "validation") if report.sets else ()
-    rows = {
-        name: [counts.get(part, 0) for part in parts]
-        + [report.sets[name].get(one, 0) for one in sets]
-        + [sum(counts.values())]
-        for name, counts in report.classes.items()
-    }
-    if len(rows) > 1:
-        rows["total"] = [sum(column) for column in zip(*rows.values(), strict=True)]
-    lines = [
-        (name, *(f"{n:,}" for n in counts), f"{100 * counts[-1] / max(1, report.images):.2f}")
-        for name, counts in rows.items()
-    ]
-    shown = table(("class", *parts, *sets, "images", "%"), lines)
-    known = "" if report.patients is None else f", {report.patients} patients"
-    first = f"{report.path}: {report.study}, {report.images} images{known}"
-    if sets:
-        first += f"; training and validation: split {report.split}"
-    Console().print(Text(first), shown, Text("\n".join(report.lines())), sep="\n")
+    if study is None:
+        kinds = [known.images for known in STUDIES.values()]
+    else:
+        kinds = [import_study(study).for_data({"data": str(path)}, None).images]
+    with counting(Console(stderr=True)) as progress:
+        report = look(
+            path,
+            kinds,
+            how=split,
+            seed=split_seed(0, 0),
+            patients=patients,
+            patient_pattern=patient_pattern,
+            progress=progress,
+        )
+    cells = [[name, *(f"{n:,}" for n in row)] for name, *row in report.counts.iter_rows()]
+    lines = [*report.notes, *(f"Problem: {line}" for line in report.problems)]
+    lines += [] if report.problems else ["No problem found."]
+    shown = table(report.counts.columns, cells)
+    Console().print(Text(report.title), shown, Text("\n".join(lines)), sep="\n")
+    if report.problems:
+        sys.exit(1)
+
+
+def cache(*, clear: bool = False) -> None:
+    """Print how much images, copies and features are cached, and where.
+
+    Args:
+        clear: Remove them; they are made again when they are needed.
+    """
+    from ..studies.data.cache import cache_folder, entries
+    from ..studies.data.cache import clear as remove
+
+    found = entries()
+    print(f"{cache_folder()}: {len(found)} folders, {sum(found.values()) / 1e9:.2f} GB")
+    if clear:
+        left = remove()
+        print(f"{len(found) - len(left)} folders removed.")
+        for path in left:
+            print(f"tpl: left {path.name}: it is being made", file=sys.stderr)
+        if left:
+            sys.exit(1)

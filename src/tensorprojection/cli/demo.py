@@ -134,9 +134,9 @@ def swap(console: Console, out: Path) -> str:
 
     import tensorprojection as tp
 
-    from ..studies.data.phantoms import oct as phantoms
+    from ..studies.data.phantoms import oct_phantoms
 
-    made = phantoms.make(256, size=48)
+    made = oct_phantoms(256, size=48)
     images = torch.from_numpy(made.images).float()[:, None] / 255
     labels = torch.from_numpy(made.labels).long()
     network: nn.Module = nn.Sequential(

@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError
 from .. import __version__
 from ..errors import ProjectionError
 from ..studies.errors import StudyError
-from . import cache, data, run, summary
+from . import data, run, summary
 from .bench import bench
 from .demo import demo
 from .report import report
@@ -36,7 +36,7 @@ def command_line(tokens: Sequence[str]) -> App:
         app.command(command)
     app.command(study_command(summary.summary, tokens, summary.of_networks))
     app.command(data.app)
-    app.command(cache.app)
+    app.command(data.cache)
     app.command(bench)
     return app
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .config import RunConfig
 from .data.augment import Augmentation
 from .data.images import ImageKind
-from .data.phantoms import chest as phantoms
+from .data.phantoms import CHEST_CLASSES, chest_phantoms
 from .inputs import Copies, Frozen
 from .networks.backbones import BACKBONES
 from .networks.chest_head import HEADS, chest_head, find_head, init_from_mpca
@@ -25,12 +25,9 @@ from .study import Claim, Study
 
 IMAGES = ImageKind(
     name="chest",
-    class_names=phantoms.CLASS_NAMES,
-    phantoms=phantoms.make,
-    phantoms_version=2,
+    class_names=CHEST_CLASSES,
+    phantoms=chest_phantoms,
     kaggle="tawsifurrahman/covid19-radiography-database",
-    layout="Normal, Lung_Opacity, COVID and Viral Pneumonia, each with a folder images of "
-    ".png files, or with the files themselves",
     class_aliases={"covid19": "covid"},  # the folder in the data set's first versions
 )
 # Copies of each original, to even out the classes, and how far they may differ from it.

@@ -22,11 +22,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from .config import RunConfig, read_toml
-from .data.decode import UnreadableError, open_image, read
-from .data.folders import class_folders, find
+from .data.decode import UnreadableError, open_image
 from .data.images import ImageKind, Mode
-from .data.npz import open_npz
-from .data.sources import PHANTOMS, path_kind
+from .data.read import class_folders, is_folder, load_npz, read_items
+from .data.sources import PHANTOMS
 from .errors import StudyError
 from .inputs import Frozen
 from .networks.backbones import BACKBONES
@@ -117,12 +116,11 @@ def kind_of(data: Path, masks: Path | None = None) -> ImageKind:
             the subfolders images and masks; a folder of images, if there are ``masks``; or a file.
         masks: a folder of masks that have the names of their images.
     """
-    if path_kind(data) == "npz":
-        with open_npz(data) as file:
-            names = file["class_names"].tolist() if "class_names" in file.files else []
-            colour = "images" in file.files and file["images"].ndim == 4
-            segmented = "masks" in file.files
-        if not segmented and (not isinstance(names, list) or len(names) < 2):
+    if not is_folder(data):
+        given = load_npz(data)
+        names = given["class_names"].tolist() if "class_names" in given else []
+        colour, segmented = given["images"].ndim == 4, "masks" in given
+        if not segmented and len(names) < 2:
             raise StudyError(
                 f"Expected in {data} an array class_names of two or more classes, or masks, got "
                 f"{names or 'neither'}."
@@ -147,10 +145,10 @@ def _kind(class_names: tuple[str, ...], mode: Mode, masks: bool) -> ImageKind:
 
 def _mode(kind: ImageKind, folder: Path) -> Mode:
     """Return "L" if the images are gray, whatever their files' format says."""
-    items = find(kind, folder).items
+    items, _ = read_items(kind, folder)
     for item in islice(items, 0, None, max(1, len(items) // SAMPLED)):
         try:
-            pixels = np.asarray(open_image(read(item.image)).convert("RGB"))
+            pixels = np.asarray(open_image(item.image).convert("RGB"))
         except (UnreadableError, OSError, ValueError):  # the run itself names the file
             continue
         if (pixels != pixels[..., :1]).any():

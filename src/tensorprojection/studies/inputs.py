@@ -6,7 +6,7 @@ The way of the data is ``images → copies → features``, each cached, then ``s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from .data.augment import Augmentation, make_copies
 from .data.cache import Stack, checksum, open_array, open_stored
 from .data.decode import Progress
 from .data.images import ImageKind, ImageSet
-from .data.sources import CachedImages, Patients, open_images
+from .data.sources import CachedImages, open_images
 from .data.splits import Rows, Split
 from .networks.backbones import features_folder, find_weights, sha256
 from .training.seeds import trial_split
@@ -69,7 +69,6 @@ class Samples:
         preprocess: the layers before the network, for images.
         of: the original of each copy.
         originals_train: False if their copies alone train.
-        counts: of training and validation images, in place of 70 and 30 %.
     """
 
     config: RunConfig
@@ -79,11 +78,10 @@ class Samples:
     preprocess: nn.Module
     of: Rows
     originals_train: bool = True
-    counts: tuple[int, int] | None = None
 
     def split(self, trial: int) -> Split:
         """Return originals and their copies to train on, and originals to measure on."""
-        rows = trial_split(self.config, self.originals, trial, self.counts)
+        rows = trial_split(self.config, self.originals, trial)
         copies = len(self.originals) + np.flatnonzero(np.isin(self.of, rows.train))
         train = [rows.train, copies] if self.originals_train else [copies]
         return rows._replace(train=np.concatenate(train))
@@ -162,9 +160,7 @@ def load_images(
     kind: ImageKind, config: RunConfig, progress: Progress | None = None
 ) -> CachedImages:
     """Return the images that a run's settings ask for."""
-    file = None if config.patients is None else Path(config.patients)
-    if (masks := getattr(config, "masks", None)) is not None:  # a setting of some studies
-        kind = replace(kind, mask_folder=masks)
+    masks = getattr(config, "masks", None)  # a setting of some studies
     return open_images(
         kind,
         config.data,
@@ -172,7 +168,9 @@ def load_images(
         count=config.images,
         seed=config.seed,
         skip_unreadable=config.skip_unreadable,
-        patients=Patients(file, config.patient_pattern),
+        masks=None if masks is None else Path(masks),
+        patients=None if config.patients is None else Path(config.patients),
+        patient_pattern=config.patient_pattern,
         progress=progress,
     )
 
@@ -194,7 +192,6 @@ def prepare(
     if copies is not None:
         folders["copies"] = make_copies(
             cached.folder,
-            cached.images,
             copies.numbers,
             copies.changes,
             config.seed,
@@ -222,7 +219,6 @@ def open_samples(
     inputs: RunInputs,
     preprocess: nn.Module,
     originals_train: bool = True,
-    counts: tuple[int, int] | None = None,
 ) -> Samples:
     """Open what :func:`prepare` has made, in a process that trains."""
     sets = {n: open_stored(inputs.folders[n]) for n in ("images", "copies") if n in inputs.folders}
@@ -231,9 +227,7 @@ def open_samples(
     rows: list[NDArray[Any]] = [open_array(folder / "features.npy") for folder in features]
     rows = rows or [s.images for s in sets.values()]
     targets = Stack([_targets(images) for images in sets.values()])
-    return Samples(
-        config, sets["images"], Stack(rows), targets, preprocess, of, originals_train, counts
-    )
+    return Samples(config, sets["images"], Stack(rows), targets, preprocess, of, originals_train)
 
 
 def samples_of(config: RunConfig, images: ImageSet) -> Samples:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .config import RunConfig
 from .data.augment import Augmentation
 from .data.images import ImageKind
-from .data.phantoms import polyp as phantoms
+from .data.phantoms import POLYP_CLASSES, polyp_phantoms
 from .inputs import Copies, RunInputs, Samples, open_samples
 from .networks.layer_rows import not_the_papers
 from .networks.unet import FORMS, unet
@@ -19,16 +19,12 @@ from .study import Claim, Study
 
 IMAGES = ImageKind(
     name="kvasir",
-    class_names=phantoms.CLASS_NAMES,
+    class_names=POLYP_CLASSES,
     mode="RGB",
     masks=True,
-    phantoms=phantoms.make,
-    phantom_count=1000,
-    phantoms_version=2,
+    phantoms=polyp_phantoms,
     kaggle="debeshjha1/kvasirseg",
-    layout="images and masks, with .jpg files of the same names",
 )
-SPLIT = (700, 300)
 # How far the copies may differ from their original.
 CHANGES = Augmentation(
     rotation=30,
@@ -121,8 +117,7 @@ class KvasirStudy(Study[KvasirConfig]):
         return Copies(config.copies, CHANGES)
 
     def open(self, config: KvasirConfig, inputs: RunInputs) -> Samples:
-        before = self.preprocess(config)
-        return open_samples(config, inputs, before, originals_train=False, counts=SPLIT)
+        return open_samples(config, inputs, self.preprocess(config), originals_train=False)
 
     def notes(self, config: KvasirConfig, model: str) -> Mapping[str, str]:
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from tensorprojection.nn.hope import HOPE
 
 from .config import RunConfig
 from .data.images import ImageKind
-from .data.phantoms import oct as phantoms
+from .data.phantoms import OCT_CLASSES, oct_phantoms
 from .networks.layer_rows import not_the_papers
 from .networks.layers import Repeated
 from .networks.oct_cnn import HEADS, find_head, freeze_mpca, oct_cnn
@@ -21,23 +20,16 @@ from .study import Claim, Study
 KAGGLES = "Kaggle's kermany2018, with fewer NORMAL images than the paper's data set"
 IMAGES = ImageKind(
     name="oct",
-    class_names=phantoms.CLASS_NAMES,
-    phantoms=phantoms.make,
-    phantoms_version=2,
+    class_names=OCT_CLASSES,
+    phantoms=oct_phantoms,
     kaggle="paultimothymooney/kermany2018",
-    kaggle_note="Kaggle's copy has 84,484 images, the paper's data set 109,309. For the paper's "
-    "images download version 3 of https://data.mendeley.com/datasets/rscbjbr9sj, unpack it, and "
-    "give its folder.",
     versions={
         109_309: "the paper's data set, version 3 of Mendeley Data rscbjbr9sj (108,309 + 1,000)",
         84_484: KAGGLES,
         84_495: KAGGLES,  # as its page says
     },
-    layout="train, val and test, each with NORMAL, CNV, DME and DRUSEN of .jpeg files, "
-    "or these four alone",
     # CLASS-PATIENT-NUMBER; the patients' numbers are the data set's: one may have several classes.
-    patient=re.compile(r"[A-Za-z]+-(\d{1,18})-\d+"),
-    medmnist=("CNV", "DME", "DRUSEN", "NORMAL"),  # OCTMNIST's own order
+    patient_pattern=r"^[A-Za-z]+-(\d{1,18})-\d+",
 )
 # D(U) starts near 35 for 32 columns of 128: so it weighs about as much as a quarter of the loss.
 HOPE_BETA = 0.01

@@ -17,7 +17,6 @@ from typing import Any
 
 from .chest import CHEST
 from .config import RunConfig, checked, read_run
-from .data.images import ImageKind
 from .errors import NotImportedError, StudyError
 from .images import from_reference
 from .kvasir import KVASIR
@@ -25,7 +24,6 @@ from .oct import OCT
 from .study import Source, Study
 
 STUDIES: dict[str, Study[Any]] = {study.name: study for study in (OCT, CHEST, KVASIR)}
-KINDS: tuple[ImageKind, ...] = tuple(study.images for study in STUDIES.values())
 
 _imported: dict[str, Study[Any]] = {}  # a user's own studies of this process, by reference
 

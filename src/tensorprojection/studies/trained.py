@@ -30,8 +30,9 @@ from tensorprojection import (
 
 from .config import PATHS, STUDY, RunConfig, own_settings
 from .data.cache import open_stored
-from .data.decode import UnreadableError, fit, open_image, read_regular
+from .data.decode import UnreadableError, fit, open_image
 from .data.images import ImageSet
+from .data.read import read_regular
 from .data.sources import open_images
 from .errors import StudyError
 from .files import write_whole
@@ -340,13 +341,11 @@ def predict(
         images, read = [], []
         for file in files[start : start + CHUNK]:
             try:
-                image = open_image(read_regular(file))
+                image = open_image(str(file))
                 images.append(fit(image, record.size, record.mode))
                 read.append((file, image.size))
             except UnreadableError as error:
                 without.append((file, str(error)))
-            except OSError as error:
-                without.append((file, f"cannot be read ({error.strerror})"))
         if not images:
             continue
         logits = in_batches(network, pixels(np.stack(images)).contiguous()).double()
@@ -410,12 +409,6 @@ def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) ->
     ]
     if not networks:
         raise StudyError(f"Expected saved networks in {run}, got none: it ran with --keep none.")
-    classes = networks[0].about.class_names
-    if images.labels is not None and tuple(images.class_names) != classes:
-        raise StudyError(
-            f"Expected the classes {', '.join(classes)} in this order, as in the images of the "
-            f"run, got {', '.join(images.class_names)}."
-        )
     # Only predictions are observed: the layers are those of the run's own page.
     observers = [Observer() for _ in networks]
     measured_on = samples_of(config, images)

@@ -11,13 +11,13 @@ from tensorprojection.studies.data.augment import (
     augment,
     draw,
 )
-from tensorprojection.studies.data.phantoms import polyp
+from tensorprojection.studies.data.phantoms import polyp_phantoms
 from tensorprojection.studies.kvasir import CHANGES as KVASIR
 
 
 @pytest.fixture(scope="module")
 def scenes():
-    return polyp.make(8, size=64)
+    return polyp_phantoms(8, size=64)
 
 
 def one(image, change):

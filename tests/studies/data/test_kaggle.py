@@ -54,7 +54,7 @@ def answer(status):
         ),
         (kagglehub.exceptions.DataCorruptionError("bad sum\nof data"), "images: bad sum. "),
         (FileExistsError("output_dir is not empty: x."), "output_dir is not empty: x. "),
-        (OSError(28, "No space left on device", "big.zip"), "big.zip: No space left on device"),
+        (OSError(28, "No space left on device", "big.zip"), "No space left on device"),
         (RuntimeError(), "RuntimeError"),
     ],
 )
@@ -83,7 +83,7 @@ def test_an_interrupt_is_not_swallowed(fails):
         ("kvasir", "debeshjha1/kvasirseg"),
     ],
 )
-def test_what_is_asked_for(monkeypatch, tmp_path, capsys, study, handle):
+def test_what_is_asked_for(monkeypatch, tmp_path, study, handle):
     asked = []
     monkeypatch.setattr(
         kagglehub,
@@ -91,7 +91,6 @@ def test_what_is_asked_for(monkeypatch, tmp_path, capsys, study, handle):
         lambda handle, **options: asked.append((handle, options)) or "/there",
     )
     assert get(study) == Path("/there")
-    assert ("109,309" in capsys.readouterr().err) == (study == "oct")  # Kaggle has fewer
     get(study, tmp_path)
     assert asked == [(handle, {}), (handle, {"output_dir": str(tmp_path)})]
 

@@ -107,12 +107,12 @@ def test_mistakes_end_in_one_line(refused, folder, tmp_path):
     refused("got both", "--patient-pattern", "P", "--patients", "p.csv")
     refused("p.csv: No such file", "--patients", "p.csv")
     (tmp_path / "p.csv").write_text("name,id\n")
-    refused("Expected the columns file and patient", "--patients", "p.csv")
+    refused("Could not read the columns file and patient of ", "--patients", "p.csv")
     lines = table(folder, tmp_path / "p.csv").read_text().splitlines()
     (tmp_path / "p.csv").write_text("\n".join(lines[:-1]))
     refused("there is none for NORMAL/P5_NORMAL5.png", "--patients", "p.csv")
     (tmp_path / "p.csv").write_bytes(b"\xff\xfe")
-    refused("not UTF-8", "--patients", "p.csv")
+    refused("Could not read the columns", "--patients", "p.csv")
     refused("/dev/zero: not a regular file", "--patients", "/dev/zero")
     refused("Phantoms have no patients", "--patient-pattern", "P", data="phantoms")
 
@@ -129,6 +129,10 @@ def test_a_check_knows_them_too(tpl, folder):
     code, out, _ = tpl("data", "check", folder, "--patient-pattern", r"P(\d+)_")
     assert code == 0
     assert "48 images, 6 patients" in " ".join(out.split())
-    code, out, _ = tpl("data", "check", folder, "--patient-pattern", r"_([A-Z]+)")
+    code, out, _ = tpl(
+        "data", "check", folder, "--patient-pattern", r"_([A-Z]+)", "--split", "patient"
+    )
     assert code == 1
-    assert "splits that a run would refuse: The patient split leaves" in " ".join(out.split())
+    assert "patient splits that a run would refuse: The patient split leaves" in " ".join(
+        out.split()
+    )

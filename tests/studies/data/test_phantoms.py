@@ -6,71 +6,73 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from tensorprojection.studies.config import resolve
-from tensorprojection.studies.data.phantoms import chest, oct, polyp  # noqa: A004
+from tensorprojection.studies.data.phantoms import chest_phantoms, oct_phantoms, polyp_phantoms
 from tensorprojection.studies.inputs import samples_of
 from tensorprojection.studies.networks.layers import Repeated
 from tensorprojection.studies.oct import OCT
 from tensorprojection.studies.training.job import Epoch, Job
 from tensorprojection.studies.training.train import train
 
-KINDS = pytest.mark.parametrize("kind", [oct, chest, polyp], ids=["oct", "chest", "polyp"])
+KINDS = pytest.mark.parametrize(
+    "kind", [oct_phantoms, chest_phantoms, polyp_phantoms], ids=["oct", "chest", "polyp"]
+)
 
 
 @KINDS
 def test_an_image_depends_on_its_seed_and_index_only(kind):
-    few, many = kind.make(5, seed=3, size=48), kind.make(37, seed=3, size=48)
+    few, many = kind(5, seed=3, size=48), kind(37, seed=3, size=48)
     np.testing.assert_array_equal(few.images, many.images[:5])
     for name in ("labels", "masks"):
         if getattr(few, name) is not None:
             np.testing.assert_array_equal(getattr(few, name), getattr(many, name)[:5])
-    other = kind.make(5, seed=4, size=48)
+    other = kind(5, seed=4, size=48)
     assert all((a != b).mean() > 0.5 for a, b in zip(few.images, other.images, strict=True))
 
 
 @KINDS
 def test_images_differ(kind):
-    made = kind.make(64, size=32).images.reshape(64, -1)
+    made = kind(64, size=32).images.reshape(64, -1)
     assert len(np.unique(made, axis=0)) == 64
 
 
 @KINDS
 @pytest.mark.parametrize("n", [0, 1, 32])
 def test_as_many_as_asked_for(kind, n):
-    assert len(kind.make(n, size=32)) == n
+    assert len(kind(n, size=32)) == n
 
 
 @KINDS
 @pytest.mark.parametrize(
     ("wrong", "rule"),
     [
-        ({"n": -1}, "a number of images ≥ 0"),
-        ({"n": 1, "seed": -1}, "a seed ≥ 0"),
+        ({"n": -1}, "a number of images and a seed ≥ 0"),
+        ({"n": 1, "seed": -1}, "a seed ≥ 0, got 1 and -1"),
         ({"n": 1, "size": 16}, "at least 32 pixels"),
     ],
 )
 def test_wrong_arguments(kind, wrong, rule):
     with pytest.raises(ValueError, match=rule):
-        kind.make(**wrong)
+        kind(**wrong)
 
 
 @pytest.mark.parametrize(
     ("kind", "names", "size"),
     [
-        (oct, ("NORMAL", "CNV", "DME", "DRUSEN"), 96),
-        (chest, ("Normal", "Lung Opacity", "COVID", "Viral Pneumonia"), 160),
+        (oct_phantoms, ("NORMAL", "CNV", "DME", "DRUSEN"), 96),
+        (chest_phantoms, ("Normal", "Lung Opacity", "COVID", "Viral Pneumonia"), 160),
     ],
     ids=["oct", "chest"],
 )
 def test_four_classes_in_equal_numbers(kind, names, size):
-    made = kind.make(40)
+    made = kind(40)
     assert made.images.shape == (40, size, size)
     assert made.class_names == names
     np.testing.assert_array_equal(np.bincount(made.labels), [10, 10, 10, 10])
 
 
-@pytest.mark.parametrize("kind", [oct, chest], ids=["oct", "chest"])
+@pytest.mark.parametrize("kind", [oct_phantoms, chest_phantoms], ids=["oct", "chest"])
 def test_brightness_does_not_tell_the_class(kind):
-    made = kind.make(512, size=64)
+    made = kind(512, size=64)
     means = made.images.mean((1, 2))
     by_class = [means[made.labels == k] for k in range(4)]
     spread = np.mean([m.std() for m in by_class])
@@ -78,7 +80,7 @@ def test_brightness_does_not_tell_the_class(kind):
 
 
 def test_polyp_masks_are_never_empty_and_as_large_as_real_ones():
-    made = polyp.make(320, size=64)
+    made = polyp_phantoms(320, size=64)
     assert made.images.shape == (320, 64, 64, 3)
     assert set(np.unique(made.masks)) == {0, 1}
     area = made.masks.mean((1, 2))
@@ -89,7 +91,7 @@ def test_polyp_masks_are_never_empty_and_as_large_as_real_ones():
 
 
 def test_polyp_masks_lie_on_the_outline_to_the_pixel():
-    made = polyp.make(64, size=128)
+    made = polyp_phantoms(64, size=128)
     step = np.abs(np.diff(made.images.astype(np.float32).mean(3), axis=2))
     edge = np.diff(made.masks, axis=2) != 0
     edge[:, :, :4] = edge[:, :, -4:] = False
@@ -104,7 +106,7 @@ def test_polyp_masks_lie_on_the_outline_to_the_pixel():
 
 @pytest.mark.heavy
 def test_oct_classes_are_learned_by_the_cnn_and_not_by_a_linear_model():
-    images = oct.make(1200, seed=1, size=64)
+    images = oct_phantoms(1200, seed=1, size=64)
     config = resolve(OCT, "small", None, {"size": 64, "batch": 16})
     data, accuracy = replace(samples_of(config, images), preprocess=Repeated()), []
 

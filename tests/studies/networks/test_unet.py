@@ -4,7 +4,7 @@ from torch import nn
 
 from tensorprojection import TensorProjection, TransposeTensorProjection
 from tensorprojection.init import INITS
-from tensorprojection.studies.data.phantoms import polyp
+from tensorprojection.studies.data.phantoms import polyp_phantoms
 from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.networks.unet import FORMS, unet
 from tensorprojection.studies.training.metrics import dice_loss
@@ -183,7 +183,7 @@ def test_leaky_relu_after_the_projection(form):
 
 @EVERY_FORM
 def test_learns_four_phantoms(form):
-    images = polyp.make(4, size=64)
+    images = polyp_phantoms(4, size=64)
     x = torch.from_numpy(images.images).permute(0, 3, 1, 2) / 255
     y = torch.from_numpy(images.masks)[:, None]
     network = unet(form, 4, 64)

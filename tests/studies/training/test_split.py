@@ -61,8 +61,7 @@ def test_copies_of_images_that_are_left_out_do_not_train(name, monkeypatch, tmp_
     asked = config(name, train_share=0.5)
     data = study.open(asked, study.prepare(asked, 1, lambda *_: None))
     originals = data.originals
-    counts = None if name == "chest" else (700, 300)
-    kept, validation, _ = trial_split(asked, originals, 0, counts)
+    kept, validation, _ = trial_split(asked, originals, 0)
     training, validating, _ = data.split(0)
     np.testing.assert_array_equal(validating, validation)
     copies = training[training >= len(originals)] - len(originals)

@@ -22,11 +22,10 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from ..errors import StudyError
-from .cache import about, cached, create_array, save
+from .cache import cached, create_array, open_stored, save
 from .images import KNOWN, ImageSet
 
 CHUNK = 16  # images in memory at once; more are slower, as they leave the processor's cache
-MOST_COPIES = 10_000  # of each original
 
 
 @dataclass(frozen=True)
@@ -186,12 +185,10 @@ def _source(change: Change, height: int, width: int) -> tuple[NDArray[Any], NDAr
 
 
 def make_copies(
-    folder_of_originals: Path,
-    images: ImageSet,
+    originals: Path,
     copies: Mapping[str, int] | int,
     augmentation: Augmentation,
     seed: int,
-    cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Return the cache's folder of the copies of these images; make them if there is none.
@@ -202,14 +199,13 @@ def make_copies(
     are the same as both of two.
 
     Args:
-        folder_of_originals: the cache's folder of ``images``; its name stands for their content.
-        images: the originals.
+        originals: the cache's folder of the originals; its name stands for their content.
         copies: how many of each image, or of each image of a class by the class's name.
         augmentation: how far they may differ from the original.
         seed: another seed gives other copies.
-        cache: the folder of the cache; default the user's.
         progress: called with the number of copies made and to make.
     """
+    images = open_stored(originals)
     numbers = _numbers(images, copies)
 
     def make(folder: Path) -> None:
@@ -239,20 +235,19 @@ def make_copies(
                 progress(start + len(rows), len(of))
 
     key = {
-        "originals": folder_of_originals.name,
-        "shape": images.images.shape,
+        "originals": originals.name,
         "copies": copies if isinstance(copies, int) else dict(copies),
         "augmentation": asdict(augmentation),
         "seed": seed,
     }
-    return cached("copies", key, make, cache, about(folder_of_originals))
+    return cached("copies", key, make)
 
 
 def _numbers(images: ImageSet, copies: Mapping[str, int] | int) -> NDArray[np.int64]:
     """Return the number of copies of each image."""
     given = [copies] if isinstance(copies, int) else list(copies.values())
-    if not all(0 <= number <= MOST_COPIES for number in given):
-        raise StudyError(f"Expected 0 to {MOST_COPIES} copies of each image, got {given}.")
+    if min(given) < 0:
+        raise StudyError(f"Expected 0 or more copies of each image, got {given}.")
     if isinstance(copies, int):
         return np.full(len(images), copies, np.int64)
     if images.labels is None or set(copies) != set(images.class_names):

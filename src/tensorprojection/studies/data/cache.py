@@ -1,26 +1,21 @@
 """The cache: folders of arrays that take long to compute, each under a key of all that went in.
 
 A folder is filled under a temporary name and then renamed, so a folder that exists is complete.
-Its ``entry.json`` has the key, a description, and one checksum of all other files, which is
-compared whenever a run opens the folder. Arrays are opened as memory maps.
+Its ``entry.json`` has the key and one checksum of all other files, which is compared whenever a run
+opens the folder. Arrays are opened as memory maps.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +27,10 @@ from numpy.typing import DTypeLike, NDArray
 from ..errors import StudyError
 from .images import ARRAYS, ImageSet
 
-FORMAT = 5  # part of every key: raised when stored arrays change their meaning
+FORMAT = 6  # part of every key: raised when stored arrays change their meaning
 ENTRY = "entry.json"
 # Only folders with these names belong to the cache, which may share its place with other files.
 NAME = re.compile(r"((images|copies|features)-[0-9a-f]{16})(\.[0-9a-f]+\.part|\.work)?")
-DAY = 24 * 60 * 60
 LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
 
@@ -54,13 +48,7 @@ def cache_folder() -> Path:
         ) from None
 
 
-def cached(
-    kind: str,
-    key: Mapping[str, Any],
-    make: Callable[[Path], None],
-    root: Path | None = None,
-    about: Mapping[str, str] | None = None,
-) -> Path:
+def cached(kind: str, key: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
     """Return the folder of ``kind`` and ``key``; ``make`` fills it if there is none yet.
 
     If several processes need a folder at once, one fills it and the others wait. A corrupted folder
@@ -70,43 +58,38 @@ def cached(
         kind: "images", "copies" or "features"; it begins the folder's name.
         key: everything that the content depends on, in values that JSON can hold.
         make: writes the content into the folder that it is given.
-        root: the folder of the cache; default :func:`cache_folder`.
-        about: a description: the study, and the source of the content.
     """
-    root = cache_folder() if root is None else root
+    root = cache_folder()
     text = json.dumps({"format": FORMAT, **key}, sort_keys=True)
     place = root / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if place.is_dir() and corruption(place) is None:  # without the lock: it may be read-only
-        with suppress(OSError):
-            os.utime(place / ENTRY)  # when it was last used
+    if place.is_dir() and _is_intact(place):  # without the lock: it may be read-only
         return place
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
-            if place.is_dir() and (wrong := corruption(place)):
-                LOG.warning("%s is corrupted (%s): it is computed again.", place, wrong)
+            if place.is_dir() and not _is_intact(place):
+                LOG.warning("%s is corrupted: it is computed again.", place)
                 shutil.rmtree(place)
             if not place.is_dir():
-                _fill(place, json.loads(text), make, about or {})
+                _fill(place, json.loads(text), make)
         return place
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise StudyError(
             f"Could not make the cache {place}: {error.strerror or error}{where}. If the disk is "
             "full, ask for fewer or smaller images or fewer copies, free some space (tpl cache "
-            "clear), or set TENSORPROJECTION_CACHE to a folder on another disk."
+            "--clear), or set TENSORPROJECTION_CACHE to a folder on another disk."
         ) from error
 
 
-def _fill(place: Path, key: Any, make: Callable[[Path], None], about: Mapping[str, str]) -> None:
+def _fill(place: Path, key: Any, make: Callable[[Path], None]) -> None:
     for left in place.parent.glob(f"{place.name}.*.part"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     part = place.with_name(f"{place.name}.{secrets.token_hex(8)}.part")
     part.mkdir()
     try:
         make(part)
-        entry = {"key": key, "about": dict(about), "sha256": _digest(part)}
-        (part / ENTRY).write_text(json.dumps(entry, indent=1))
+        (part / ENTRY).write_text(json.dumps({"key": key, "sha256": _digest(part)}, indent=1))
         part.rename(place)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -114,33 +97,17 @@ def _fill(place: Path, key: Any, make: Callable[[Path], None], about: Mapping[st
 
 def checksum(folder: Path) -> str:
     """Return the checksum that a folder was written with; it depends on the files alone."""
-    if "sha256" not in (entry := _entry(folder)):
-        raise StudyError(f"Could not read {folder / ENTRY}. Run the same command again.")
-    return str(entry["sha256"])
-
-
-def corruption(folder: Path) -> str | None:
-    """Return what is wrong with a folder; None if its files are as they were written."""
     try:
-        return None if checksum(folder) == _digest(folder) else "its files have changed"
-    except StudyError:
-        return f"{ENTRY} is missing or cannot be read"
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
+        return str(json.loads((folder / ENTRY).read_text())["sha256"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise StudyError(f"Could not read {folder / ENTRY}. Run the same command again.") from None
 
 
-def about(folder: Path) -> dict[str, str]:
-    """Return the description of a folder; empty if it cannot be read."""
-    found = _entry(folder).get("about", {})
-    return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
-
-
-def _entry(folder: Path) -> dict[str, Any]:
+def _is_intact(folder: Path) -> bool:
     try:
-        found = json.loads((folder / ENTRY).read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return checksum(folder) == _digest(folder)
+    except (StudyError, OSError):
+        return False
 
 
 def _digest(folder: Path) -> str:
@@ -155,6 +122,30 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
+def entries() -> dict[Path, int]:
+    """Return all folders of the cache, unfinished ones too, with their sizes in bytes."""
+    try:
+        names = sorted(os.listdir(cache_folder()))
+    except FileNotFoundError:
+        return {}
+    found = [cache_folder() / name for name in names if NAME.fullmatch(name)]
+    places = [path for path in found if path.is_dir() and not path.is_symlink()]
+    return {path: sum(file.lstat().st_size for file in path.rglob("*")) for path in places}
+
+
+def clear() -> list[Path]:
+    """Remove all folders of the cache; return those that are being made, which stay."""
+    left = []
+    for path in entries():
+        try:
+            place = path.name.partition(".")[0]  # of the complete folder
+            with FileLock(path.with_name(f"{place}.lock"), timeout=0):
+                shutil.rmtree(path)
+        except Timeout:
+            left.append(path)
+    return left
+
+
 # Arrays and image sets in a folder
 
 # Folders whose content came from another machine; opening looks here before it looks on the disk.
@@ -167,19 +158,10 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     Writing to a map of a sparse file would kill the process with a signal if the disk fills up.
     Here a full disk is an OSError before the first row is written.
     """
-    kind = np.dtype(dtype)
-    with open(path, "wb") as file:
-        header = {"descr": kind.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.flush()
-        size = file.tell() + kind.itemsize * math.prod(shape)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)
-        elif shutil.disk_usage(path.parent).free < size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        else:
-            os.truncate(file.fileno(), size)
-    array: Array = np.load(path, mmap_mode="r+", allow_pickle=False)
+    array: Array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
 
 
@@ -199,17 +181,12 @@ def save(folder: Path, class_names: Sequence[str], arrays: Mapping[str, Array | 
 
 def open_stored(folder: Path) -> ImageSet:
     """Open a set that :func:`store` wrote. Its arrays are mapped, its pixels are not read."""
-    required = ("images", "class_names")
     arrays: dict[str, Any] = {
         name: open_array(folder / f"{name}.npy")
         for name in (*ARRAYS, "class_names")
-        if name in required or f"{name}.npy" in _files(folder)
+        if name in ("images", "class_names") or f"{name}.npy" in _files(folder)
     }
-    class_names = tuple(arrays.pop("class_names").tolist())
-    try:
-        return ImageSet(**arrays, class_names=class_names)
-    except (ValueError, TypeError) as error:
-        raise _unusable(folder, error) from error
+    return ImageSet(**arrays | {"class_names": tuple(arrays["class_names"].tolist())})
 
 
 def open_array(path: Path) -> Array:
@@ -220,15 +197,11 @@ def open_array(path: Path) -> Array:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return array
     except (OSError, ValueError, EOFError) as error:
-        raise _unusable(path, error) from error
-
-
-def _unusable(path: Path, error: Exception | str) -> StudyError:
-    reason = getattr(error, "strerror", None) or f"{error}\n".splitlines()[0].rstrip(".")
-    return StudyError(
-        f"Could not open {path}: {reason}. Run the same command again: corrupted folders of the "
-        "cache are found and computed again."
-    )
+        reason = getattr(error, "strerror", None) or f"{error}\n".splitlines()[0].rstrip(".")
+        raise StudyError(
+            f"Could not open {path}: {reason}. Run the same command again: corrupted folders of "
+            "the cache are found and computed again."
+        ) from error
 
 
 # Folders sent to another machine
@@ -256,8 +229,6 @@ class Stack:
     """Arrays with rows of one shape and type, one below the other; nothing is copied.
 
     >>> stack = Stack([np.zeros((2, 3)), np.ones((4, 3))])
-    >>> len(stack)
-    6
     >>> stack.take(np.array([5, 0]))
     array([[1., 1., 1.],
            [0., 0., 0.]])
@@ -267,9 +238,6 @@ class Stack:
         self.arrays = list(arrays)
         self.begins = np.cumsum([0, *(len(array) for array in arrays)])
 
-    def __len__(self) -> int:
-        return int(self.begins[-1])
-
     def take(self, rows: NDArray[np.int64]) -> Array:
         """Return these rows, in this order, as an array in memory."""
         result = np.empty((len(rows), *self.arrays[0].shape[1:]), self.arrays[0].dtype)
@@ -278,70 +246,3 @@ class Stack:
         for place, (k, row) in enumerate(zip(which, rows - self.begins[which], strict=True)):
             result[place] = self.arrays[k][row]
         return result
-
-
-# Listing and clearing
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A folder of the cache; its kind is "unfinished" if it is not complete."""
-
-    path: Path
-    kind: str
-    study: str
-    source: str
-    bytes: int
-    used: float  # seconds since 1970
-
-
-def entries(root: Path | None = None) -> list[Entry]:
-    """Return all folders of the cache, the last used first."""
-    root = cache_folder() if root is None else root
-    try:
-        names = sorted(os.listdir(root))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StudyError(f"Could not read the cache {root}: {error.strerror}.") from error
-    found = []
-    for name in names:
-        path, match = root / name, NAME.fullmatch(name)
-        if match is None or path.is_symlink() or not path.is_dir():
-            continue
-        with suppress(FileNotFoundError):  # removed meanwhile
-            known = about(path)
-            size = sum(file.lstat().st_size for file in path.rglob("*"))
-            used = (path / ENTRY if (path / ENTRY).exists() else path).stat().st_mtime
-            kind = "unfinished" if match[3] else match[2]
-            study, source = known.get("study", ""), known.get("source", "")
-            found.append(Entry(path, kind, study, source, size, used))
-    return sorted(found, key=lambda entry: -entry.used)
-
-
-def clear(
-    study: str | None = None, older_than: float | None = None
-) -> tuple[list[Entry], list[tuple[Entry, str]]]:
-    """Remove the folders of a study, or all; return those removed, and those left with the reason.
-
-    Args:
-        study: its name.
-        older_than: days; folders used since then stay.
-    """
-    if older_than is not None and not (math.isfinite(older_than) and older_than >= 0):
-        raise StudyError(f"Expected a number of days of 0 or more, got {older_than}.")
-    latest = math.inf if older_than is None else time.time() - older_than * DAY
-    removed, left = [], []
-    for entry in entries():
-        if entry.used > latest or study not in (None, entry.study):
-            continue
-        place = entry.path.name.partition(".")[0]  # of the complete folder
-        try:
-            with FileLock(entry.path.with_name(f"{place}.lock"), timeout=0):
-                shutil.rmtree(entry.path)
-            removed.append(entry)
-        except Timeout:
-            left.append((entry, "it is being made"))
-        except OSError as error:
-            left.append((entry, f"could not be removed ({error.strerror or error})"))
-    return removed, left

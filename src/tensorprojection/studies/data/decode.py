@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
-import stat
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,11 +16,10 @@ from PIL import Image, UnidentifiedImageError
 
 from ..errors import StudyError
 from .cache import create_array
-from .folders import File, Item
 from .images import ImageKind, Mode
+from .read import Item, Picture, read_regular
 
 STEP = 32  # rows between two reports of progress
-MOST_BYTES = 2**29  # of one image's file; the largest of the data sets have a few million
 # Values of fewer bits in files of 16 (12, as cameras and scanners give) would be nearly black.
 FEWER_BITS = 2**14 - 1
 # Share of a JPEG mask's pixels from 64 to 191: at quality 10 an outline leaves 1 to 3 %.
@@ -37,78 +33,32 @@ class UnreadableError(Exception):
     """Why a file gives no image, as a clause that follows the file's name."""
 
 
-# Reading
-
-
-def open_regular(path: str | Path) -> BufferedReader:
-    """Open a regular file, or a link to one; anything else is an OSError and is never read.
-
-    Reading a pipe would block, and a device may be endless.
-    """
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return open(path, "rb")
-
-
-def read_regular(path: str | Path, most: int = MOST_BYTES) -> bytes:
-    """Read a whole file of at most so many bytes; the default is for an image."""
-    with open_regular(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"more than {most} bytes", str(path))
-    return content
-
-
-def read(file: File) -> bytes:
-    """Read an image's whole file; whatever is wrong with it is an UnreadableError."""
-    try:
-        return read_regular(file.path)
-    except OSError as error:
-        raise UnreadableError(f"cannot be read ({error.strerror})") from error
-
-
 # One image
 
 
-def picture(file: File) -> Image.Image:
-    """Return the decoded image of a file, or of an array's pixels."""
-    return open_image(read(file)) if file.pixels is None else Image.fromarray(file.pixels)
-
-
-def open_image(content: bytes) -> Image.Image:
+def open_image(picture: Picture) -> Image.Image:
     """Decode a whole image; files cut short and files that claim too many pixels are refused.
 
     The orientation that a camera may note beside the picture (EXIF) is not applied: masks have no
     such note, and would no longer fit.
     """
-    if not content:
-        raise UnreadableError("is empty")
+    if not isinstance(picture, str):
+        return Image.fromarray(picture)
     try:
+        content = read_regular(picture)
         with Image.open(io.BytesIO(content)) as image:
-            wide = any(";16" in str(part) for part in image.tile) and not image.mode.startswith("I")
             image.load()
             decoded = image.copy()
             decoded.format = image.format
+            return decoded
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableError("claims more pixels than can be right") from error
     except UnidentifiedImageError as error:
-        raise UnreadableError("is not an image") from error
+        raise UnreadableError("is not an image" if content else "is empty") from error
     # Pillow's decoders raise whatever their parsing runs into.
     except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise UnreadableError(f"cannot be decoded ({reason})") from error
-    if wide:  # of colours with 16 bits Pillow keeps the upper 8: the others may be anything
-        colours = np.asarray(decoded.convert("RGB"))
-        _refuse_fewer_bits(256 * int(colours.max(initial=0)) + 255)
-    return decoded
-
-
-def _refuse_fewer_bits(highest: int) -> None:
-    if 0 < highest <= FEWER_BITS:
-        raise UnreadableError(
-            f"has 16 bits and values up to {highest} only, so it would be nearly black: are there "
-            "fewer bits in it, such as 12? Scale them to 16 or 8 bits"
-        )
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UnreadableError(f"cannot be read ({reason})") from error
 
 
 def to_mode(image: Image.Image, mode: Mode) -> Image.Image:
@@ -118,7 +68,11 @@ def to_mode(image: Image.Image, mode: Mode) -> Image.Image:
         low, high = int(wide.min(initial=0)), int(wide.max(initial=0))
         if low < 0 or high > 65535:
             raise UnreadableError(f"has values from {low} to {high}, beyond 16 bits")
-        _refuse_fewer_bits(high)
+        if 0 < high <= FEWER_BITS:
+            raise UnreadableError(
+                f"has 16 bits and values up to {high} only, so it would be nearly black: are there "
+                "fewer bits in it, such as 12? Scale them to 16 or 8 bits"
+            )
         image = Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8))
     elif image.mode == "F":
         raise UnreadableError("has pixels of floating point, not of 8 or 16 bits")
@@ -159,9 +113,25 @@ def binary(mask: Image.Image) -> Image.Image:
     return Image.fromarray(np.where(pixels > (0 if top == 1 else 127), 255, 0).astype(np.uint8))
 
 
-def fit_mask(mask: Image.Image, size: int) -> NDArray[np.uint8]:
-    """Resize a mask to 0 and 1. It is binary before it is resized and after."""
-    return (fit(binary(mask), size, "L") > 127).astype(np.uint8)
+def open_item(item: Item, kind: ImageKind) -> tuple[Image.Image, Image.Image | None]:
+    """Return an image and its binary mask; the message of an UnreadableError names the file."""
+    file = item.image if isinstance(item.image, str) else item.name
+    try:
+        image = to_mode(open_image(item.image), kind.mode)
+        if not kind.masks:
+            return image, None
+        if item.mask is None:
+            raise UnreadableError("has no mask of the same name")
+        file = item.mask if isinstance(item.mask, str) else f"the mask of {item.name}"
+        mask = open_image(item.mask)
+        if mask.size != image.size:
+            raise UnreadableError(
+                f"is {mask.width} × {mask.height}, its image {image.width} × {image.height}: "
+                "expected a mask of the image's size"
+            )
+        return image, binary(mask)
+    except UnreadableError as error:
+        raise UnreadableError(f"{file} {error}") from error
 
 
 # Many images
@@ -198,11 +168,10 @@ def decode_into(
     items: Sequence[Item],
     kind: ImageKind,
     size: int,
-    *,
     skip_unreadable: bool = False,
     progress: Progress | None = None,
-) -> tuple[list[int], tuple[str, ...]]:
-    """Write ``images.npy`` (and ``masks.npy``); return the rows in them, and the files left out.
+) -> tuple[list[Item], list[str]]:
+    """Write ``images.npy`` (and ``masks.npy``); return the items in them, and the names left out.
 
     Args:
         folder: where the files go.
@@ -212,46 +181,30 @@ def decode_into(
         skip_unreadable: leave out what cannot be decoded, instead of an error at the first.
         progress: called with what is decoded, how many of them, out of how many.
     """
-    arrays = {"images": create_array(folder / "images.npy", kind.shape(len(items), size), np.uint8)}
+    shapes = {"images": kind.shape(len(items), size)}
     if kind.masks:
-        shape = (len(items), size, size)
-        arrays["masks"] = create_array(folder / "masks.npy", shape, np.uint8)
+        shapes["masks"] = (len(items), size, size)
+    arrays = {n: create_array(folder / f"{n}.npy", shape, np.uint8) for n, shape in shapes.items()}
 
-    def one(row: int) -> str | None:
-        item = items[row]
-        file = item.image
+    def one(row: int) -> bool:
         try:
-            image = picture(file)
-            arrays["images"][row] = fit(image, size, kind.mode)
-            if kind.masks:
-                if item.mask is None:
-                    raise UnreadableError("has no mask of the same name")
-                file = item.mask
-                mask = picture(file)
-                if mask.size != image.size:
-                    raise UnreadableError(
-                        f"is {mask.width} × {mask.height}, its image {image.width} × "
-                        f"{image.height}: expected a mask of the image's size"
-                    )
-                arrays["masks"][row] = fit_mask(mask, size)
+            image, mask = open_item(items[row], kind)
         except UnreadableError as error:
-            if not skip_unreadable:
-                raise StudyError(
-                    f"{file.path or file.name} {error}. Replace it, or leave such files out with "
-                    "`skip_unreadable`."
-                ) from error
-            return file.name
-        return None
+            if skip_unreadable:
+                return False
+            raise StudyError(
+                f"{error}. Replace it, or leave such files out with `skip_unreadable`."
+            ) from error
+        arrays["images"][row] = fit(image, size, kind.mode)
+        if mask is not None:  # binary before it is resized and after
+            arrays["masks"][row] = fit(mask, size, "L") > 127
+        return True
 
-    unreadable = in_threads(one, len(items), "images", progress)
-    rows = [row for row, name in enumerate(unreadable) if name is None]
-    if not rows:
+    readable = np.array(in_threads(one, len(items), "images", progress), bool)
+    if not readable.any():
         raise StudyError(f"Expected at least one readable image, got none of {len(items)}.")
-    if len(rows) < len(items):
+    if not readable.all():
         for name, array in arrays.items():
-            part = folder / f"{name}.part"
-            readable = create_array(part, (len(rows), *array.shape[1:]), array.dtype)
-            for to, row in enumerate(rows):  # one by one: all of them may be more than the memory
-                readable[to] = array[row]
-            part.replace(folder / f"{name}.npy")
-    return rows, tuple(name for name in unreadable if name is not None)
+            np.save(folder / f"{name}.npy", array[readable])
+    pairs = list(zip(items, readable, strict=True))
+    return [item for item, ok in pairs if ok], [item.name for item, ok in pairs if not ok]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from ..errors import StudyError
 
 Mode = Literal["L", "RGB"]  # Pillow's names for gray and for colour
-# The fields of an ImageSet that hold one value per image, and all that hold arrays.
-KNOWN = ("labels", "groups", "names", "parts")
+# The fields of an ImageSet that hold one value per image, with their types.
+KNOWN = {"labels": "int64", "groups": "int64", "names": "str", "parts": "str"}
 ARRAYS = ("images", "masks", *KNOWN)
 
 
@@ -49,31 +48,28 @@ class ImageSet:
     parts: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
-        shape = self.images.shape
-        if self.images.dtype != np.uint8:
-            raise TypeError(f"Expected images of type uint8, got {self.images.dtype}.")
-        if not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)):
-            raise ValueError(f"Expected images of shape (N, H, W) or (N, H, W, 3), got {shape}.")
-        types = dict(zip(ARRAYS[1:], ("uint8", "int64", "int64", "str", "str"), strict=True))
-        for name, dtype in types.items():
+        shape, dtype = self.images.shape, self.images.dtype
+        if dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)):
+            raise ValueError(
+                "Expected images of type uint8 and shape (N, H, W) or (N, H, W, 3), got "
+                f"{dtype}, {shape}."
+            )
+        for name, kind in {"masks": "uint8", **KNOWN}.items():
             array: NDArray[Any] | None = getattr(self, name)
             rows = shape[:3] if name == "masks" else shape[:1]
-            if array is not None and array.shape != rows:
-                raise ValueError(
-                    f"Expected {name} of shape {rows}, one row per image, got {array.shape}."
-                )
             if array is not None and not (
-                array.dtype.kind == "U" if dtype == "str" else array.dtype == dtype
+                array.shape == rows and array.dtype.name.startswith(kind)
             ):
-                raise TypeError(f"Expected {name} of type {dtype}, got {array.dtype}.")
-        count = len(self.class_names)
-        if self.labels is not None and self.labels.size:
-            low, high = self.labels.min(), self.labels.max()
-            if low < 0 or high >= count:
                 raise ValueError(
-                    f"Expected labels from 0 to {count - 1}, as there are {count} class names, "
-                    f"got {low} to {high}."
+                    f"Expected {name} of type {kind} and shape {rows}, one row per image, got "
+                    f"{array.dtype}, {array.shape}."
                 )
+        labels, count = self.labels, len(self.class_names)
+        if labels is not None and labels.size and not 0 <= labels.min() <= labels.max() < count:
+            raise ValueError(
+                f"Expected labels from 0 to {count - 1}, as there are {count} class names, "
+                f"got {labels.min()} to {labels.max()}."
+            )
 
     def __len__(self) -> int:
         return len(self.images)
@@ -92,30 +88,23 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class ImageKind:
-    """One study's images: what they are, where to get them, and how their folders look.
+    r"""One study's images: what they are, and where to get them.
 
-    >>> kind = ImageKind("stripes", ("across", "down"))
-    >>> kind.layout
-    'across, down, each with its images, alone or in train, val and test'
+    >>> ImageKind("stripes", ("across", "down")).layout
+    'a folder for each of across, down, alone or in train, val and test'
 
     Args:
         name: the study's.
         class_names: the classes, in the order of the labels.
         mode: gray or colour.
         masks: True if the images come with masks, in place of labels.
-        phantoms: generates images, ``phantoms(count, seed=…, size=…)``; None if there are only
-            real images.
-        phantom_count: how many by default.
-        phantoms_version: raised when the phantoms change, so that cached ones are not used. By
-            default it is the content of the file that defines ``phantoms``.
+        phantoms: a function that generates images, ``phantoms(count, seed=…, size=…)``; None if
+            there are only real images. The cache's key has the content of its file.
         kaggle: the data set's name there.
-        kaggle_note: how Kaggle's images differ from the paper's; ``tpl data get`` prints it.
         versions: the data set's known versions, by their number of images.
-        layout: how its folders look, for messages.
         class_aliases: other names of the classes' folders, without case, blanks and dashes.
-        patient: matches a file's name, with the patient's number as its first group.
-        medmnist: the classes in the order of MedMNIST's file, if MedMNIST has these images.
-        mask_folder: the folder of the masks, if it is not beside the images' folder.
+        patient_pattern: a regular expression for the patient in a file's name, such as
+            ``"P(\d+)_"``, which is used if every name has one.
     """
 
     name: str
@@ -123,24 +112,19 @@ class ImageKind:
     mode: Mode = "L"
     masks: bool = False
     phantoms: Callable[..., ImageSet] | None = None
-    phantom_count: int = 1600
-    phantoms_version: int | None = None
     kaggle: str | None = None
-    kaggle_note: str = ""
     versions: Mapping[int, str] = field(default_factory=dict)
-    layout: str = ""
     class_aliases: Mapping[str, str] = field(default_factory=dict)
-    patient: re.Pattern[str] | None = None
-    medmnist: tuple[str, ...] = ()
-    mask_folder: str | None = None
+    patient_pattern: str | None = None
 
-    def __post_init__(self) -> None:
-        if not self.layout:
-            layout = "images and masks, with files of the same names"
-            if not self.masks:
-                names = ", ".join(self.class_names)
-                layout = f"{names}, each with its images, alone or in train, val and test"
-            object.__setattr__(self, "layout", layout)
+    @property
+    def layout(self) -> str:
+        """How its folders look, for messages."""
+        if self.masks:
+            return "folders images and masks, with files of the same names"
+        return (
+            f"a folder for each of {', '.join(self.class_names)}, alone or in train, val and test"
+        )
 
     def shape(self, count: int, size: int) -> tuple[int, ...]:
         """Return the shape of ``count`` images of ``size × size``."""
@@ -148,22 +132,17 @@ class ImageKind:
 
     def key(self) -> dict[str, Any]:
         """Return everything here that decides which arrays come out of a given source."""
-        names = ("name", "class_names", "mode", "masks", "class_aliases", "medmnist")
-        rule = None if self.patient is None else [self.patient.pattern, self.patient.flags]
+        names = ("name", "class_names", "mode", "masks", "patient_pattern")
         found = {name: getattr(self, name) for name in names}
-        return found | {"class_aliases": dict(self.class_aliases), "patient": rule}
+        return found | {"class_aliases": dict(self.class_aliases)}
 
-    def made_by(self) -> int | str:
-        """Return a version of the code that makes phantoms, for the cache's key."""
-        if self.phantoms_version is not None:
-            return self.phantoms_version
+    def phantoms_digest(self) -> str:
+        """Return the sha256 of the file that defines the phantoms."""
         assert self.phantoms is not None
-        made = inspect.unwrap(self.phantoms)
-        if not inspect.isroutine(made):
+        try:
+            file = inspect.getsourcefile(inspect.unwrap(self.phantoms))
+        except TypeError:
             raise StudyError(
-                "Expected phantoms to be a function, whose file is in the cache's key, "
-                f"got {type(made).__name__}. Define a function, or set phantoms_version."
-            )
-        source = inspect.getsourcefile(made)
-        content = Path(source).read_bytes() if source is not None else b""
-        return hashlib.sha256(content).hexdigest()
+                f"Expected phantoms to be a function, got {type(self.phantoms).__name__}."
+            ) from None
+        return hashlib.sha256(b"" if file is None else Path(file).read_bytes()).hexdigest()

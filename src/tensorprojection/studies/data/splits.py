@@ -14,9 +14,7 @@ from .images import ImageSet
 
 Rows = NDArray[np.int64]
 SplitRule = Literal["image", "patient", "as-shipped", "fixed"]
-# Steps of the search for groups that bring each class into both sets. A few classes need a handful
-# of steps; the limit ends the search in a table that has no answer.
-PATIENCE = 10_000
+TRIES = 100  # orders of the groups; each class comes into both sets with the first, nearly always
 PASSES = 20
 
 
@@ -33,7 +31,6 @@ def split(
     how: SplitRule,
     seed: int | Sequence[int],
     fraction: float = 0.7,
-    counts: tuple[int, int] | None = None,
     among: Rows | None = None,
 ) -> tuple[Rows, Rows]:
     """Return the rows for training and for validation, each in rising order.
@@ -52,27 +49,18 @@ def split(
             "image" does (all trials of a run pass the same seed).
         seed: a number, or several such as ``[seed, trial]``.
         fraction: of each class for training, rounded down, as in the paper's table of OCT images.
-        counts: the numbers of training and validation images, instead of a fraction; the rest is
-            not used. For fewer images, or by patient, they are taken as a proportion.
         among: the rows to split; default all.
     """
-    if not 0 < fraction < 1:
-        raise StudyError(f"Expected a fraction between 0 and 1, got {fraction}.")
-    if counts is not None and min(counts) < 1:
-        raise StudyError(f"Expected counts of at least one image per set, got {counts}.")
-    exact = Fraction(str(fraction)) if counts is None else Fraction(counts[0], sum(counts))
     draw = np.random.default_rng(seed)
     rows = np.arange(len(images)) if among is None else among
     labels = None if images.labels is None else np.asarray(images.labels)[rows]
     if how in ("image", "fixed"):
-        sets = _by_image(labels, len(rows), draw, exact, counts)
+        sets = _by_image(labels, len(rows), draw, Fraction(str(fraction)))
     elif how == "patient":
         groups = None if images.groups is None else np.asarray(images.groups)[rows]
-        sets = _by_patient(labels, groups, draw, exact)
-    elif how == "as-shipped":
-        sets = _as_shipped(None if images.parts is None else np.asarray(images.parts)[rows])
+        sets = _by_patient(labels, groups, draw, fraction)
     else:
-        raise StudyError(f"Expected a split of image, patient, as-shipped, fixed, got {how!r}.")
+        sets = _as_shipped(None if images.parts is None else np.asarray(images.parts)[rows])
     training, validation = (rows[np.sort(chosen)].astype(np.int64) for chosen in sets)
     if not len(training) or not len(validation):
         raise StudyError(
@@ -119,34 +107,19 @@ def subset(
 
 
 def _by_image(
-    labels: Rows | None,
-    total: int,
-    draw: np.random.Generator,
-    fraction: Fraction,
-    counts: tuple[int, int] | None,
+    labels: Rows | None, total: int, draw: np.random.Generator, fraction: Fraction
 ) -> tuple[Rows, Rows]:
-    classes = _classes(labels, total)
-    sizes = [len(rows) for rows in classes]
-    if counts is not None and total >= sum(counts):
-        train = _proportional(sizes, counts[0])
-        left = [size - n for size, n in zip(sizes, train, strict=True)]
-        validate = _proportional(left, counts[1])
-    else:
-        # Two or more images of a class are in both sets, since a fraction of them, rounded down,
-        # is fewer than all. A single image trains.
-        train = [max(int(size * fraction), 1) for size in sizes]
-        validate = [size - n for size, n in zip(sizes, train, strict=True)]
-    mixed = [draw.permutation(rows) for rows in classes]
-    return (
-        np.concatenate([rows[:n] for rows, n in zip(mixed, train, strict=True)]),
-        np.concatenate(
-            [rows[n : n + m] for rows, n, m in zip(mixed, train, validate, strict=True)]
-        ),
-    )
+    # Two or more images of a class are in both sets, since a fraction of them, rounded down, is
+    # fewer than all. A single image trains.
+    parts = [
+        np.split(draw.permutation(rows), [max(int(len(rows) * fraction), 1)])
+        for rows in _classes(labels, total)
+    ]
+    return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
 
 
 def _by_patient(
-    labels: Rows | None, groups: Rows | None, draw: np.random.Generator, fraction: Fraction
+    labels: Rows | None, groups: Rows | None, draw: np.random.Generator, fraction: float
 ) -> tuple[Rows, Rows]:
     if groups is None:
         raise StudyError(
@@ -158,7 +131,7 @@ def _by_patient(
     labels = np.zeros(len(group), np.int64) if labels is None else labels
     table = np.zeros((group.max(initial=-1) + 1, labels.max(initial=0) + 1), np.int64)
     np.add.at(table, (group, labels), 1)
-    trains = share_groups(table, float(fraction), draw)[group]
+    trains = share_groups(table, fraction, draw)[group]
     return np.flatnonzero(trains), np.flatnonzero(~trains)
 
 
@@ -202,9 +175,9 @@ def share_groups(
 ) -> NDArray[np.bool_]:
     """Return True for the groups that train. ``table[g, c]`` counts group g's images of class c.
 
-    First some groups are assigned so that every class of two groups or more is in both sets, if any
-    choice can do that. The others follow in random order, each to the set that lacks its classes
-    most. Then single groups change sets as long as that brings the shares closer.
+    First some groups are assigned so that every class of two groups or more is in both sets. The
+    others follow in random order, each to the set that lacks its classes most. Then single groups
+    change sets as long as that brings the shares closer.
 
     >>> table = np.array([[1, 0]] * 10 + [[0, 1]] * 10)
     >>> trains = share_groups(table, 0.7, np.random.default_rng(0))
@@ -214,8 +187,11 @@ def share_groups(
     # All images count as one more class: 70 % of all is wanted too, and neither set empty.
     table = np.column_stack([table[:, table.sum(axis=0) > 0], table.sum(axis=1)])
     shares = table / table.sum(axis=0)
-    order = draw.permutation(len(table))
-    assigned = _cover(table, order)
+    for _ in range(TRIES):
+        order = draw.permutation(len(table))
+        assigned, complete = _cover(table, order)
+        if complete:
+            break
     _greedy(assigned, shares, fraction, order)
     trains: NDArray[np.bool_] = assigned == 1
     for _ in range(PASSES):
@@ -224,35 +200,22 @@ def share_groups(
     return trains
 
 
-def _cover(table: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return 1 (trains), 0 (validates) or −1 (free) per group, with each class in both sets."""
-    has = [[int(g) for g in order if table[g, c]] for c in range(table.shape[1])]
+def _cover(table: NDArray[np.int64], order: NDArray[np.int64]) -> tuple[NDArray[np.int8], bool]:
+    """Assign groups until each class is in both sets; return False if the groups run out.
+
+    The groups have 1 (trains), 0 (validates) or −1 (free).
+    """
+    has = [order[table[order, c] > 0] for c in range(table.shape[1])]
+    assigned, complete = np.full(len(table), -1, np.int8), True
     # Rare classes first: they leave the least choice.
-    scarce = sorted((c for c in range(len(has)) if len(has[c]) > 1), key=lambda c: len(has[c]))
-    needs = [(c, wanted) for c in scarce for wanted in (1, 0)]
-    assigned = np.full(len(table), -1, np.int8)
-    steps = 0
-
-    def settle(k: int) -> bool:
-        nonlocal steps
-        steps += 1
-        if k == len(needs):
-            return True
-        c, wanted = needs[k]
-        if any(assigned[g] == wanted for g in has[c]):
-            return settle(k + 1)
-        for g in has[c]:
-            if steps > PATIENCE:
-                return False
-            if assigned[g] == -1:
-                assigned[g] = wanted
-                if settle(k + 1):
-                    return True
-                assigned[g] = -1
-        return False
-
-    settle(0)
-    return assigned
+    for groups in sorted((groups for groups in has if len(groups) > 1), key=len):
+        for wanted in (1, 0):
+            free = groups[assigned[groups] == -1]
+            if (assigned[groups] == wanted).any():
+                continue
+            complete &= len(free) > 0
+            assigned[free[:1]] = wanted
+    return assigned, complete
 
 
 def _greedy(

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data.cache import about, cached, create_array
+from ..data.cache import cached, create_array
 from ..data.images import ImageSet
 from ..errors import StudyError
 from ..files import write_whole
@@ -241,7 +241,6 @@ def features_folder(
     folder: Path,
     name: str,
     weights: Path | None = None,
-    cache: Path | None = None,
     workers: int = 1,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Path:
@@ -255,7 +254,6 @@ def features_folder(
         folder: the cache's folder of ``images``; its name stands for their content.
         name: the backbone, of ``BACKBONES``.
         weights: the file of its weights; default: its own.
-        cache: the folder of the cache; default the user's.
         workers: threads; each computes a block of images.
         progress: called with the number of images done and of all.
     """
@@ -282,7 +280,7 @@ def features_folder(
             whole[begin : begin + BLOCK] = np.load(file, allow_pickle=False)
 
     key = {"images": folder.name, "shape": images.images.shape, "backbone": name, "weights": digest}
-    made = cached("features", key, make, cache, about(folder))
+    made = cached("features", key, make)
     shutil.rmtree(_work(made), ignore_errors=True)
     return made
 

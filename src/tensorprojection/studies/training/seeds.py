@@ -56,9 +56,7 @@ def _one_number(entropy: list[int]) -> int:
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 
 
-def trial_split(
-    config: RunConfig, images: ImageSet, trial: int, counts: tuple[int, int] | None = None
-) -> Split:
+def trial_split(config: RunConfig, images: ImageSet, trial: int) -> Split:
     """Return the originals of the training, validation and test sets of that trial.
 
     The test set is drawn first, by the same rule; the rest is split as all images are without it.
@@ -72,9 +70,7 @@ def trial_split(
             raise StudyError("The as-shipped split has no test_share. Split by image or patient.")
         share = 1 - Fraction(str(config.test_share))
         rest, test = split(images, config.split, test_seed(seed, trial), float(share))
-    training, validation = split(
-        images, config.split, split_seed(seed, trial), counts=counts, among=rest
-    )
+    training, validation = split(images, config.split, split_seed(seed, trial), among=rest)
     labels = None if images.labels is None else images.labels[training]
     count = max(1, round(config.train_share * len(training)))
     kept = subset(labels, len(training), count, share_seed(seed, trial))
