@@ -28,6 +28,7 @@ IMAGES = ImageKind(
         84_484: KAGGLES,
         84_495: KAGGLES,  # as its page says
     },
+    medmnist=("CNV", "DME", "DRUSEN", "NORMAL"),  # OCTMNIST's own order
     # CLASS-PATIENT-NUMBER; the patients' numbers are the data set's: one may have several classes.
     patient_pattern=r"^[A-Za-z]+-(\d{1,18})-\d+",
 )

@@ -423,7 +423,7 @@ def evaluate(run: Path, data: Path, out: Path, own: Study[Any] | None = None) ->
         rows.append({**named, **metrics, **then, "code": about.code})
         file = JobFiles.of(out, about.trial - 1, about.model).observed
         file.parent.mkdir(parents=True, exist_ok=True)
-        seen = observer.arrays(measured_on, np.arange(len(images)), classes)
+        seen = observer.arrays(measured_on, np.arange(len(images)), networks[0].about.class_names)
         write_whole(file, encode_observed(1, seen))
     # One set of images for all trials, which is what this split stands for.
     settings = {"split": "as-shipped", "epochs": 1, "data": str(data)}

@@ -62,6 +62,45 @@ def test_labels_follow_the_names_of_the_classes(stored):
     np.testing.assert_array_equal(images.labels, 3 - plain()["labels"])
 
 
+def medmnist(classes=4, channels=()):
+    draw = np.random.default_rng(0)
+    return {
+        f"{part}_{what}": array
+        for part, n in (("train", 6), ("val", 3), ("test", 5))
+        for what, array in (
+            ("images", draw.integers(0, 256, (n, 28, 28, *channels), dtype=np.uint8)),
+            ("labels", (np.arange(n, dtype=np.uint8) % classes)[:, None]),
+        )
+    }
+
+
+def test_medmnist(stored):
+    arrays = medmnist()
+    images = stored(arrays, size=28)
+    np.testing.assert_array_equal(images.images[6:9], arrays["val_images"])
+    found = [images.class_names[label] for label in images.labels]
+    names = ("CNV", "DME", "DRUSEN", "NORMAL")
+    assert found == [names[k % 4] for n in (6, 3, 5) for k in range(n)]
+    assert images.parts.tolist() == ["train"] * 6 + ["val"] * 3 + ["test"] * 5
+    assert stored(medmnist(channels=(3,)), size=28).images.shape == (14, 28, 28)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 5, 9])
+def test_medmnist_of_other_classes(stored, classes):
+    """BreastMNIST and PneumoniaMNIST have two, and would train as if they were OCT images."""
+    with pytest.raises(StudyError, match=r"got none of|labels from 0 to 3, got 4"):
+        stored(medmnist(classes), "oct")
+    with pytest.raises(StudyError, match="class_names, got images, labels, parts"):
+        stored(medmnist(), "chest")
+
+
+def test_medmnist_without_labels(stored):
+    arrays = medmnist()
+    del arrays["val_labels"]
+    with pytest.raises(StudyError, match="labels of type int or uint and shape"):
+        stored(arrays)
+
+
 def test_other_sizes_are_resized_alike(stored):
     arrays = plain()
     images = stored(arrays, size=10)

@@ -102,6 +102,7 @@ class ImageKind:
             there are only real images. The cache's key has the content of its file.
         kaggle: the data set's name there.
         versions: the data set's known versions, by their number of images.
+        medmnist: the classes in the order of MedMNIST's file, if it has these images.
         class_aliases: other names of the classes' folders, without case, blanks and dashes.
         patient_pattern: a regular expression for the patient in a file's name, such as
             ``"P(\d+)_"``, which is used if every name has one.
@@ -114,6 +115,7 @@ class ImageKind:
     phantoms: Callable[..., ImageSet] | None = None
     kaggle: str | None = None
     versions: Mapping[int, str] = field(default_factory=dict)
+    medmnist: tuple[str, ...] = ()
     class_aliases: Mapping[str, str] = field(default_factory=dict)
     patient_pattern: str | None = None
 
@@ -132,7 +134,7 @@ class ImageKind:
 
     def key(self) -> dict[str, Any]:
         """Return everything here that decides which arrays come out of a given source."""
-        names = ("name", "class_names", "mode", "masks", "patient_pattern")
+        names = ("name", "class_names", "mode", "masks", "medmnist", "patient_pattern")
         found = {name: getattr(self, name) for name in names}
         return found | {"class_aliases": dict(self.class_aliases)}
 

@@ -225,6 +225,8 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
                     f"{memory / 1e9:.1f} GB of memory. Give a folder of image files instead."
                 )
             found = {name: np.asarray(file[name]) for name in NPZ if name in file.files}
+            if "train_images" in file.files:
+                found |= _medmnist(file)
     except UNREADABLE as error:
         reason = getattr(error, "strerror", None) or f"{error}\n".splitlines()[0].rstrip(".")
         raise StudyError(f"Could not read {path} as .npz: {reason}.") from error
@@ -247,6 +249,18 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
+def _medmnist(file: NpzFile) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a MedMNIST file, which has those of each part apart."""
+    parts = [part for part in ("train", "val", "test") if f"{part}_images" in file.files]
+    images = [file[f"{part}_images"] for part in parts]
+    labels = [file[name] for part in parts if (name := f"{part}_labels") in file.files]
+    return {
+        "images": np.concatenate(images),
+        "labels": np.concatenate([column.reshape(-1) for column in labels or [np.arange(0)]]),
+        "parts": np.repeat(parts, [*map(len, images)]),
+    }
+
+
 def memory_bytes() -> float:
     """Return the machine's memory in bytes; infinite if it is not known."""
     try:
@@ -257,6 +271,8 @@ def memory_bytes() -> float:
 
 def _of_npz(kind: ImageKind, path: Path) -> list[Item]:
     given = load_npz(path)
+    if kind.medmnist and "parts" in given:
+        given.setdefault("class_names", np.array(kind.medmnist))
     wanted = {"masks"} if kind.masks else {"labels", "class_names"}
     if absent := sorted(wanted - set(given)):
         raise StudyError(f"Expected in {path} {' and '.join(absent)}, got {', '.join(given)}.")
