@@ -70,7 +70,6 @@ def check(
         split: The split whose training and validation images are counted (trial 1).
     """
     from rich.console import Console
-    from rich.text import Text
 
     from ..studies.data.check import check as look
     from ..studies.registry import STUDIES, import_study
@@ -94,8 +93,9 @@ def check(
     cells = [[name, *(f"{n:,}" for n in row)] for name, *row in report.counts.iter_rows()]
     lines = [*report.notes, *(f"Problem: {line}" for line in report.problems)]
     lines += [] if report.problems else ["No problem found."]
-    shown = table(report.counts.columns, cells)
-    Console().print(Text(report.title), shown, Text("\n".join(lines)), sep="\n")
+    print(report.title)
+    Console().print(table(report.counts.columns, cells))
+    print("\n".join(lines))  # not by rich, which would break a file's name
     if report.problems:
         sys.exit(1)
 

@@ -14,7 +14,6 @@ from cyclopts import App
 from rich.console import Console
 
 from tensorprojection.cli.report import render, report
-from tensorprojection.studies import kvasir
 from tensorprojection.studies.config import RunConfig, read_toml, resolve
 from tensorprojection.studies.data.images import ImageSet
 from tensorprojection.studies.errors import StudyError
@@ -261,8 +260,7 @@ def data_of(study, images, share):
     if study == "oct":
         return samples_of(config, images)
     of = np.repeat(np.arange(len(images)), 2)
-    as_kvasir = {"originals_train": False, "counts": kvasir.SPLIT} if study == "kvasir" else {}
-    return Samples(config, images, None, None, None, of, **as_kvasir)
+    return Samples(config, images, None, None, None, of, originals_train=study != "kvasir")
 
 
 @pytest.mark.parametrize(("share", "ratio"), [(1.0, 3 / 7), (0.25, 12 / 7)])
