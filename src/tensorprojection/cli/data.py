@@ -9,7 +9,7 @@ from cyclopts import App
 
 from ..studies.data.splits import SplitRule
 from ..studies.errors import StudyError
-from .terminal import table
+from .terminal import inert, table
 
 app = App(name="data", help="Download and check the studies' images.")
 
@@ -93,9 +93,9 @@ def check(
     cells = [[name, *(f"{n:,}" for n in row)] for name, *row in report.counts.iter_rows()]
     lines = [*report.notes, *(f"Problem: {line}" for line in report.problems)]
     lines += [] if report.problems else ["No problem found."]
-    print(report.title)
+    print(inert(report.title))
     Console().print(table(report.counts.columns, cells))
-    print("\n".join(lines))  # not by rich, which would break a file's name
+    print(inert("\n".join(lines)))  # not by rich, which would break a file's name
     if report.problems:
         sys.exit(1)
 

@@ -19,7 +19,7 @@ from .bench import bench
 from .demo import demo
 from .report import report
 from .settings import study_command
-from .terminal import PLAIN, raising_once
+from .terminal import PLAIN, inert, raising_once
 from .trained import evaluate, export, predict
 from .watch import watch
 
@@ -83,5 +83,5 @@ def _end(code: int, line: str) -> NoReturn:
         sys.stdout.flush()
     except OSError:  # such as a full disk
         _drop_output()
-    print(f"tpl: {' '.join(line.split())}", file=sys.stderr)
+    print(inert(f"tpl: {' '.join(line.split())}"), file=sys.stderr)
     sys.exit(code)

@@ -75,6 +75,11 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(PLAIN, _plain)
 
 
+def inert(text: str) -> str:
+    """Return a text from data, such as a file's name, without codes that a terminal would run."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> Table:
     """Return a table for a rich console; the first columns are texts, the others numbers."""
     from rich import box

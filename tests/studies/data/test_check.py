@@ -198,6 +198,13 @@ def test_exit_status(clean_oct, tpl):
     assert "CNV-0-1.jpeg is" in " ".join(out.split())
 
 
+def test_names_that_a_terminal_would_run(clean_oct, tpl):
+    (clean_oct / "train/CNV/CNV-0-1\x1b[31m.jpeg").write_bytes(b"")
+    _, out, _ = tpl("data", "check", clean_oct, "--study", "oct")
+    assert "CNV-0-1\\x1b[31m.jpeg is empty" in out
+    assert "\x1b" not in out
+
+
 def test_wrong_paths(tmp_path):
     with pytest.raises(StudyError, match="nowhere: No such file"):
         check(tmp_path / "nowhere")
