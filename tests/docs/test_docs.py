@@ -110,7 +110,7 @@ def test_every_command_is_on_a_page(site):
     assert "tpl cache [OPTIONS]" in text
     assert "Table of Contents" not in text
     assert "--train-share" in text  # a flag that comes from a study's settings
-    assert "--older-than" in text
+    assert "--clear" in text
 
 
 def test_nothing_comes_from_the_network(site):

@@ -12,7 +12,7 @@ import pytest
 from tensorprojection.cli.main import command_line
 from tensorprojection.cli.settings import given_settings
 from tensorprojection.studies.config import resolve
-from tensorprojection.studies.registry import KINDS, STUDIES
+from tensorprojection.studies.registry import STUDIES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "tensorprojection"
@@ -99,7 +99,7 @@ def test_every_command_runs_at_smoke_size_and_writes_what_the_page_says(tpl, tmp
             small = [SMALL if word == "paper" else word for word in tokens if word != "--preset"]
             tokens = shlex.split(" ".join(small).replace("--channels 64", "--channels 2"))
         if tokens[:2] == ["data", "check"]:
-            kind = next(kind for kind in KINDS if kind.name == tokens[tokens.index("--study") + 1])
+            kind = STUDIES[tokens[tokens.index("--study") + 1]].images
             tokens[2] = str(images(kind, tmp_path / f"{kind.name}.npz"))
         code, _, err = tpl(*tokens)
         assert code == 0, (command, err)
