@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -27,21 +28,22 @@ from tensorprojection.bench.measure import ratio, take_turns
 from tensorprojection.studies.config import Precision, resolve
 from tensorprojection.studies.data.phantoms import oct_phantoms
 from tensorprojection.studies.executors.local import settings_to_inherit
+from tensorprojection.studies.inputs import Samples, samples_of
 from tensorprojection.studies.networks.oct_cnn import oct_cnn
-from tensorprojection.studies.oct import OCT, PAPER, OctData
+from tensorprojection.studies.oct import OCT, PAPER
 from tensorprojection.studies.training.train import batches, output_of
 
 
-def samples(batch: int, precision: Precision = "32-true") -> OctData:
+def samples(batch: int, precision: Precision = "32-true") -> Samples:
     config = resolve(OCT, "paper", None, {"batch": batch, "precision": precision})
-    return OctData(config, oct_phantoms(batch))
+    return replace(samples_of(config, oct_phantoms(batch)), preprocess=OCT.preprocess(config))
 
 
-def our_step(model: str, data: OctData) -> Callable[[], None]:
+def our_step(model: str, data: Samples) -> Callable[[], None]:
     """Return a training step as in a study, input included."""
     network: Any = oct_cnn(model).to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    rows = np.arange(len(data.images))
+    rows = np.arange(len(data.originals))
 
     def step() -> None:
         for x, y in batches(data, rows, data.config):
@@ -52,7 +54,7 @@ def our_step(model: str, data: OctData) -> Callable[[], None]:
     return step
 
 
-def keras_step(data: OctData) -> Callable[[], None]:
+def keras_step(data: Samples) -> Callable[[], None]:
     import keras
 
     layers = keras.layers
@@ -64,7 +66,7 @@ def keras_step(data: OctData) -> Callable[[], None]:
         network.add(layer)
     network.compile("adam", "sparse_categorical_crossentropy")
     assert network.count_params() == sum(p.numel() for p in oct_cnn("base").parameters())
-    x, y = data.batch(np.arange(len(data.images)))
+    x, y = data.batch(np.arange(len(data.originals)))
     images = np.ascontiguousarray(x.permute(0, 2, 3, 1).numpy())
     labels = y.numpy()
 

@@ -1,13 +1,17 @@
 """The examples run, and print what their docstrings promise."""
 
+import ast
 import re
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+PACKAGE = "tensorprojection"
 
 
 @pytest.fixture
@@ -37,3 +41,19 @@ def test_autoencoder(example, tmp_path, capsys):
     with Image.open(picture) as image:
         assert image.width > 600
         assert len(image.convert("L").getcolors()) > 100
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted(ROOT.glob("benchmarks/*.py")) + sorted(ROOT.glob("examples/**/*.py")),
+    ids=lambda f: f.name,
+)
+def test_names_that_are_imported_exist(file):
+    """Also in a benchmark that takes too long for a test, or needs a GPU."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        of_ours = isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE)
+        if of_ours and not node.module.startswith(f"{PACKAGE}.keras"):
+            module = import_module(node.module)
+            for alias in node.names:
+                if not hasattr(module, alias.name):
+                    import_module(f"{node.module}.{alias.name}")
