@@ -253,7 +253,7 @@ MEASURES = {
 }
 SIZES = there("oct-sizes", "oct-sizes-quarter", "chest-sizes", "kvasir-sizes")
 NETWORKS = {
-    "oct-sizes": ("tpl-16x3x3", "max-16x3x3"),
+    "oct-sizes": ("tpl-16x3x3", "tpl-32x3x3", "max-16x3x3", "avg-16x3x3", "avg", "gap"),
     "chest-sizes": ("tpl-16", "conv-16"),
     "kvasir-sizes": ("tpl-blur", "tpl-aggressive"),
     "oct": ("tpl1", "tpl2", "tpl1-block3", "tpl1-blur", "avg"),
