@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from tensorprojection.cli.progress import Watch
+from tensorprojection.cli.terminal import table
 from tensorprojection.studies.config import RunConfig
 from tensorprojection.studies.oct import PRESETS
 from tensorprojection.studies.training.job import Done, Epoch, Failed, Job, Notice, Restarted, Step
@@ -81,6 +82,16 @@ def test_a_plain_line_for_each_epoch_and_unit(plain):
         expected.append(f"{unit}, 4 epochs, loss 0.125, accuracy 0.750, f1 0.712")
     assert plain.lines() == expected
     assert "\x1b" not in plain.file.getvalue()
+
+
+def test_names_with_codes_for_a_terminal_are_shown_and_not_run(plain):
+    name = "a\x1b]0;title\x07.png"
+    with plain.watch as watch:
+        watch.notice(name)
+        watch.console.print(table(["file"], [[name]]))
+    text = plain.file.getvalue()
+    assert not set("\x1b\x07") & set(text)
+    assert text.count(r"a\x1b]0;title\x07.png") == 2
 
 
 def test_a_notice_has_its_line(plain, terminal):

@@ -11,6 +11,7 @@ from small_runs import in_this_process
 
 from tensorprojection.studies.config import resolve
 from tensorprojection.studies.data.images import ImageKind
+from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.executors import local
 from tensorprojection.studies.images import from_reference, images_study, kind_of
 from tensorprojection.studies.registry import find_study, read_config
@@ -125,6 +126,16 @@ def test_parts_above_the_classes(tmp_path, picture, parts):
     assert (len(training), len(validation)) == (6, 6 * (len(parts) - 1))
 
 
+def test_folders_that_would_be_one_class_are_refused(tmp_path, picture):
+    for name in ("1", "-1", "2"):
+        picture(tmp_path / "x" / name / "a.png")
+    with pytest.raises(StudyError, match="got -1 and 1"):
+        kind_of(tmp_path / "x")
+    for part, name in (("train", "cat"), ("val", "Cat"), ("train", "dog"), ("val", "dog")):
+        picture(tmp_path / "y" / part / name / "a.png")
+    assert len(kind_of(tmp_path / "y").class_names) == 2
+
+
 def test_gray_in_files_of_colour_is_gray(tmp_path, picture):
     for name in ("a", "b"):
         picture(tmp_path / "in" / name / "x.png")
@@ -163,6 +174,7 @@ def test_a_reference_makes_the_same_study_again(names):
         (("--data", "pets", "--channels", "4"), "channels"),
         (("--data", "pets", "--backbone", "resnet"), "a backbone of densenet121, efficientnet"),
         (("--data", "unnamed.npz"), "an array class_names of two or more classes, or masks"),
+        (("--data", "unnamed.npz", "--masks", "pets"), "an array masks"),
     ],
 )
 def test_mistakes_end_in_one_line(tpl, pets, arguments, says):

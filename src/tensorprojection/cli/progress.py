@@ -14,6 +14,7 @@ from ..studies.errors import StudyError
 from ..studies.inputs import Progress as Making
 from ..studies.results import BY_CLASS, NOT_METRICS, TEST, EpochRow
 from ..studies.training.job import Done, Epoch, Event, Job, Notice, Restarted, Step
+from .terminal import inert
 
 SPEED_SECONDS = 600.0  # over which the time left is estimated: a step may take a minute
 HIDDEN = ("epoch", "train_loss", *NOT_METRICS)  # of a row that is shown on one line
@@ -70,7 +71,7 @@ class Watch:
     def notice(self, text: str) -> None:
         """Show something that the user should know."""
         try:
-            self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+            self.console.print(inert(text), soft_wrap=True, highlight=False, markup=False)
         except OSError as error:  # no file of the run is at fault
             raise StudyError(f"Could not write to the standard output: {error.strerror}.") from None
 

@@ -57,11 +57,13 @@ def report(
     try:
         if run.held_out is None:  # of one epoch there are no curves
             charts.write(run, where / "figures")
-            print(f"Figures: {where / 'figures'}")
-        print(f"Table: {', '.join(map(str, tables.write(run, where)))}")
+        written = tables.write(run, where)
     except OSError as error:
         at = error.filename or where
         raise StudyError(f"Could not write {at}: {error.strerror or error}.") from None
+    if run.held_out is None:
+        print(f"Figures: {where / 'figures'}")
+    print(f"Table: {', '.join(map(str, written))}")
     print(f"Page: {page.write(run, where)}")
 
 

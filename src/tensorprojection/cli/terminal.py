@@ -90,5 +90,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) 
     for k, name in enumerate(header):
         made.add_column(Text(name), justify="left" if k < texts else "right", overflow="fold")
     for row in rows:
-        made.add_row(*map(Text, row))  # folded if there is no room: a cropped number is wrong
+        made.add_row(
+            *(Text(inert(cell)) for cell in row)
+        )  # folded if there is no room: a cropped number is wrong
     return made

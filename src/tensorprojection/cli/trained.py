@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .report import report
 from .settings import OwnStudy, TrialNumber, own_study
-from .terminal import table
+from .terminal import inert, table
 
 
 def export(
@@ -102,7 +102,7 @@ def predict(
             print(f"Table: {csv}")
     print(f"By {record.model} of trial {record.trial}, epoch {record.epoch}.")
     for file, why in without:
-        print(f"tpl: {file} {why}.", file=sys.stderr)
+        print(inert(f"tpl: {file} {why}."), file=sys.stderr)
     if without:
         sys.exit(1)
 

@@ -117,6 +117,10 @@ def kind_of(data: Path, masks: Path | None = None) -> ImageKind:
         masks: a folder of masks that have the names of their images.
     """
     if not is_folder(data):
+        if masks is not None:
+            raise StudyError(
+                f"Expected masks in {data} itself, as an array masks; leave --masks out."
+            )
         given = load_npz(data)
         names = given["class_names"].tolist() if "class_names" in given else []
         colour, segmented = given["images"].ndim == 4, "masks" in given

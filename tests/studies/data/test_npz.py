@@ -94,6 +94,13 @@ def test_medmnist_of_other_classes(stored, classes):
         stored(medmnist(), "chest")
 
 
+def test_only_medmnists_own_layout_may_leave_the_classes_out(stored):
+    arrays = plain() | {"parts": np.repeat(["train", "val", "test"], 3)}
+    del arrays["class_names"]
+    with pytest.raises(StudyError, match="class_names, got images"):
+        stored(arrays)
+
+
 def test_medmnist_without_labels(stored):
     arrays = medmnist()
     del arrays["val_labels"]
@@ -274,6 +281,28 @@ def test_corrupted_npz_files(tmp_path):
     content[content.index(plain()["images"].tobytes()) + 50] ^= 255
     path.write_bytes(content)
     with pytest.raises(StudyError, match="CRC"):
+        load_npz(path)
+
+
+def test_any_corrupted_byte_of_a_header_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, **plain(size=100))  # so large that its header is parsed before its checksum
+    content = path.read_bytes()
+    begin = content.index(b"\x93NUMPY")
+    for place in range(begin, begin + 80):
+        for byte in b"({":
+            path.write_bytes(content[:place] + bytes([byte]) + content[place + 1 :])
+            if byte != content[place]:
+                with pytest.raises(StudyError, match=r"a\.npz"):
+                    load_npz(path)
+
+
+def test_files_in_place_of_medmnists_arrays(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, train_images=np.zeros((4, 8, 8), np.uint8))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("train_labels.npy", b"nonsense")
+    with pytest.raises(StudyError, match="Could not read"):
         load_npz(path)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tensorprojection.studies.config import resolve
+from tensorprojection.studies.errors import StudyError
 from tensorprojection.studies.registry import STUDIES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -80,6 +81,10 @@ def test_names_in_an_npz(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays, file_names=names)
     training, validation = split_of(tmp_path / "a.npz", patient_pattern=r"P(\d+)_")
     assert not training & validation
+    np.savez(tmp_path / "a.npz", **arrays)
+    for rule in (r"(\d+)", "row"):  # the number of a row is nobody's name
+        with pytest.raises(StudyError, match="file_names"):
+            split_of(tmp_path / "a.npz", patient_pattern=rule)
 
 
 @pytest.fixture

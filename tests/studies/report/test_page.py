@@ -113,6 +113,12 @@ def test_charts_label_whole_epochs_only(run):
     assert charts.curves(found, "loss")["encoding"]["x"]["axis"]["values"] == [1, 2]
 
 
+def test_the_training_loss_alone_has_a_page(run, tmp_path):
+    found = read_run(run()).only(metrics=["train_loss"])
+    report_page.write(found, tmp_path)
+    assert "Training loss" in text_of((tmp_path / "report.html").read_text(encoding="utf-8"))
+
+
 def test_the_same_run_gives_the_same_page(run, tmp_path):
     folder = run()
     first, second = (write(folder, tmp_path / str(k)).read_bytes() for k in range(2))
@@ -333,6 +339,20 @@ def test_the_panels_of_several_runs_have_a_row_per_run_and_a_column_per_metric(r
             values = [p["value"] for p in panel["data"]["values"] if p["network"] == "MaxPooling"]
             medians = np.median(one.values[metric, "base"], axis=0)
             assert values == pytest.approx(medians.tolist(), rel=1e-4)
+
+
+def test_a_network_looks_the_same_in_the_panels_of_all_runs_and_none_is_hidden(run):
+    runs = [
+        read_run(run(name, models=("base", other), observed=False))
+        for name, other in (("a", "tpl1"), ("b", "tpl2"))
+    ]
+    found = charts.overview(runs)
+    networks = ["MaxPooling", "TensorProjection 1", "TensorProjection 2"]
+    assert [one["value"] for one in found["params"]] == [networks]
+    for row in found["vconcat"]:
+        for panel in row["concat"]:
+            scale = panel["encoding"]["color"]["scale"]
+            assert scale == {"domain": networks, "range": list(charts.COLOURS[:3])}
 
 
 def test_tpl_report_of_several_runs_leaves_their_own_pages(run, capsys):

@@ -7,8 +7,6 @@ import math
 import os
 import re
 import stat
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,12 +43,6 @@ NPZ = {
     "parts": ("str",),
     "file_names": ("str",),
 }
-# Errors of zipfile and NumPy for a file that is cut short, encrypted, compressed with an unknown
-# method, that holds Python objects, or whose headers claim more memory than there is.
-UNREADABLE = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
-    *(ValueError, OSError, MemoryError),
-)
 
 Picture = str | NDArray[np.uint8]  # a file's path, or pixels from an .npz
 
@@ -65,6 +57,7 @@ class Item:
     label: int | None = None
     part: str | None = None
     patient: str | None = None
+    named: bool = True  # False for a row of an .npz without file_names
 
 
 def read_items(
@@ -94,9 +87,12 @@ def read_items(
     pattern = patient_pattern or kind.patient_pattern
     if patients is not None and patient_pattern is not None:
         raise StudyError("Expected `patients` or `patient_pattern`, got both.")
+    if not items[0].named and (patients is not None or patient_pattern is not None):
+        raise StudyError(f"Expected an array file_names in {path} to find patients by, got none.")
+    known = items[0].patient is not None or not items[0].named
     if patients is not None:
         found = _listed(names, patients)
-    elif pattern is None or (patient_pattern is None and items[0].patient is not None):
+    elif pattern is None or (patient_pattern is None and known):
         return items, ignored  # with the patients of an .npz, if it has any
     else:
         found = _matched(names, pattern)
@@ -213,8 +209,11 @@ def _last(name: str) -> str:
 # An .npz file
 
 
-def load_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Load those arrays of a file that :data:`NPZ` names; pickle is never loaded."""
+def load_npz(path: Path, medmnist: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """Load those arrays of a file that :data:`NPZ` names; pickle is never loaded.
+
+    ``medmnist`` are the classes of a file in MedMNIST's layout, which does not name them.
+    """
     try:
         with open_regular(path) as raw, NpzFile(raw, allow_pickle=False) as file:
             assert file.zip is not None
@@ -227,7 +226,13 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
             found = {name: np.asarray(file[name]) for name in NPZ if name in file.files}
             if "train_images" in file.files:
                 found |= _medmnist(file)
-    except UNREADABLE as error:
+                if medmnist:
+                    found.setdefault("class_names", np.array(medmnist))
+    except StudyError:
+        raise
+    # The file may be cut short, encrypted, hold Python objects, or claim more memory than there is:
+    # zipfile, its decompressors and NumPy's parser of headers raise many kinds.
+    except Exception as error:
         reason = getattr(error, "strerror", None) or f"{error}\n".splitlines()[0].rstrip(".")
         raise StudyError(f"Could not read {path} as .npz: {reason}.") from error
     if "images" not in found:
@@ -270,15 +275,16 @@ def memory_bytes() -> float:
 
 
 def _of_npz(kind: ImageKind, path: Path) -> list[Item]:
-    given = load_npz(path)
-    if kind.medmnist and "parts" in given:
-        given.setdefault("class_names", np.array(kind.medmnist))
+    given = load_npz(path, kind.medmnist)
     wanted = {"masks"} if kind.masks else {"labels", "class_names"}
     if absent := sorted(wanted - set(given)):
         raise StudyError(f"Expected in {path} {' and '.join(absent)}, got {', '.join(given)}.")
     count = len(given["images"])
     names = given.get("file_names", [f"row {row}" for row in range(count)])
-    items = [Item(str(name), pixels) for name, pixels in zip(names, given["images"], strict=True)]
+    items = [
+        Item(str(name), pixels, named="file_names" in given)
+        for name, pixels in zip(names, given["images"], strict=True)
+    ]
     if kind.masks:
         for item, mask in zip(items, given["masks"], strict=True):
             item.mask = mask.astype(np.uint8)
@@ -349,7 +355,17 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     """
     place = str(folder)
     for _ in range(DEEPEST + 1):
-        found = {_plain(name): name for _, name, path in _class_places(place) if _files(path)}
+        found: dict[str, str] = {}
+        seen: dict[tuple[str, str], str] = {}
+        for _, name, path in _class_places(place):
+            if _files(path):
+                found[_plain(name)] = name
+                other = seen.setdefault((os.path.dirname(path), _plain(name)), name)
+                if other != name:  # they would be one class
+                    raise StudyError(
+                        f"Expected folders whose names differ by more than case, blanks, - and _ "
+                        f"in {place}, got {other} and {name}. Rename one."
+                    )
         inside = _folders(place)
         if found or len(inside) != 1:
             return tuple(sorted(found.values()))

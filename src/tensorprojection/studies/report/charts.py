@@ -55,16 +55,26 @@ def template(name: str) -> Spec:
 
 def looks(run: Run) -> dict[str, tuple[str, list[int], str]]:
     """Return each model's colour, dash and marker, which are the same in all charts."""
-    return {
-        model: (COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)], SHAPES[k % len(SHAPES)])
-        for k, model in enumerate(run.models)
-    }
+    return {model: _look(k) for k, model in enumerate(run.models)}
 
 
-def curves(run: Run, metric: str) -> Spec:
-    """Return the chart of a metric by epoch: medians and quartile bands."""
-    titles, values = [run.model_title(model) for model in run.models], []
-    for model, title in zip(run.models, titles, strict=True):
+def _look(k: int) -> tuple[str, list[int], str]:
+    return COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)], SHAPES[k % len(SHAPES)]
+
+
+def titles_of(runs: Sequence[Run]) -> list[str]:
+    """Return the titles of all models of these runs."""
+    return list(dict.fromkeys(run.model_title(model) for run in runs for model in run.models))
+
+
+def curves(run: Run, metric: str, titles: Sequence[str] | None = None) -> Spec:
+    """Return the chart of a metric by epoch: medians and quartile bands.
+
+    A model's place in ``titles`` decides its look: panels of several runs pass those of all runs.
+    """
+    titles, values = titles_of([run]) if titles is None else titles, []
+    for model in run.models:
+        title = run.model_title(model)
         for epoch, quarters in zip(run.epochs, quartiles(run.values[metric, model]).T, strict=True):
             if not np.isnan(quarters).any():
                 three = zip(("low", "value", "high"), map(_digits, quarters), strict=True)
@@ -76,7 +86,8 @@ def curves(run: Run, metric: str) -> Spec:
     spec["encoding"]["x"]["axis"]["values"] = run.epochs[:: -(-len(run.epochs) // 15)].tolist()
     line, points = (layer["encoding"] for layer in spec["layer"][1:])
     channels = (spec["encoding"]["color"], line["strokeDash"], points["shape"])
-    for channel, range_ in zip(channels, zip(*looks(run).values(), strict=True), strict=True):
+    shown = zip(*map(_look, range(len(titles))), strict=True)
+    for channel, range_ in zip(channels, shown, strict=True):
         channel["scale"] = {"domain": titles, "range": [*range_]}
     return spec
 
@@ -165,9 +176,9 @@ def bands(run: Run) -> str:
 
 def overview(runs: Sequence[Run]) -> Spec:
     """Return the curves of every metric as panels: a row for each run, a column for each metric."""
-    rows, params = [], None
+    rows, params, titles = [], None, titles_of(runs)
     for run in runs:
-        panels = [curves(run, m.name) | {"width": 280, "height": 230} for m in run.metrics]
+        panels = [curves(run, m.name, titles) | {"width": 280, "height": 230} for m in run.metrics]
         for panel in panels:
             panel["encoding"]["color"]["legend"] = {"columns": 2}
             params = panel.pop("params")  # one for all panels

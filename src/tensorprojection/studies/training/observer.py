@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from tensorprojection import FrozenProjection, TensorProjection, TransposeTensorProjection
 
+from ..data.read import open_regular
 from ..inputs import Data, Rows
 
 Array = NDArray[Any]
@@ -99,7 +100,7 @@ def encode_observed(epoch: int, arrays: Observed) -> bytes:
 def read_observed(path: Path) -> Observed | None:
     """Return the arrays of that file; None if it is missing or corrupted."""
     try:
-        with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
+        with open_regular(path) as content, np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception:  # zipfile, zlib and NumPy raise many kinds
         return None
