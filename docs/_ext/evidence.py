@@ -74,7 +74,8 @@ def forest(*names: str) -> charts.Spec:
     for run in map(run_of, names):
         title = f"{run.title}: {run.score_title('loss')}, {run.config.trials} trials"
         parts.append(charts.forest(run, "loss") | {"title": title, "width": 460})
-    return {"title": charts.FOREST, "vconcat": parts, "padding": 20}
+    room = {"left": 70, "right": 20, "top": 20, "bottom": 20}  # a browser's letters may be wider
+    return {"title": charts.FOREST, "vconcat": parts, "padding": room}
 
 
 def frontier(name: str) -> charts.Spec:

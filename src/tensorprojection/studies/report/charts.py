@@ -193,7 +193,7 @@ def draw(spec: Spec, path: Path) -> None:
     import vl_convert
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = spec | {"background": "white", "config": template("config"), "padding": 12}
+    whole = {"padding": 12, **spec, "background": "white", "config": template("config")}
     svg = vl_convert.vegalite_to_svg(whole, vl_version=VERSION)
     path.with_suffix(".svg").write_bytes(svg.encode())
     path.with_suffix(".png").write_bytes(vl_convert.svg_to_png(svg, scale=2))
