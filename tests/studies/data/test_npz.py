@@ -62,6 +62,16 @@ def test_labels_follow_the_names_of_the_classes(stored):
     np.testing.assert_array_equal(images.labels, 3 - plain()["labels"])
 
 
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.uint16])
+def test_masks_of_other_types(stored, dtype):
+    arrays = pairs()
+    images = stored(arrays | {"masks": arrays["masks"].astype(dtype)}, "kvasir")
+    np.testing.assert_array_equal(images.masks, arrays["masks"])
+    if dtype is not bool:
+        with pytest.raises(StudyError, match="masks of values from 0 to 255"):
+            stored(arrays | {"masks": 256 * arrays["masks"].astype(dtype)}, "kvasir")
+
+
 def medmnist(classes=4, channels=()):
     draw = np.random.default_rng(0)
     return {
@@ -132,12 +142,6 @@ def test_masks_of_1_or_255(stored, scale):
     assert images.labels is None
     smaller = stored(arrays | {"masks": arrays["masks"] * np.uint8(scale)}, "kvasir", size=8)
     assert set(np.unique(smaller.masks)) == {0, 1}
-
-
-def test_masks_as_bool(stored):
-    arrays = pairs()
-    images = stored(arrays | {"masks": arrays["masks"].astype(bool)}, "kvasir")
-    np.testing.assert_array_equal(images.masks, arrays["masks"])
 
 
 @pytest.mark.parametrize("values", [(0, 7), (1, 255)])
@@ -224,7 +228,7 @@ def test_wrong_arrays(stored, change, message):
     [
         ({"masks": None}, "Expected in .* masks, got images"),
         ({"masks": np.zeros((N, 8, 8), np.uint8)}, r"masks of .* shape \(9, 16, 16\)"),
-        ({"masks": np.full((N, 16, 16), 0.5)}, "masks of type uint8 or bool"),
+        ({"masks": np.full((N, 16, 16), 0.5)}, "masks of type int or uint or bool"),
     ],
 )
 def test_wrong_masks(stored, change, message):

@@ -36,7 +36,7 @@ PARTS = {
 # The arrays of an .npz file, and how the names of their types begin.
 NPZ = {
     "images": ("uint8",),
-    "masks": ("uint8", "bool"),
+    "masks": ("int", "uint", "bool"),
     "labels": ("int", "uint"),
     "class_names": ("str",),
     "patient_ids": ("int", "uint", "str"),
@@ -286,6 +286,11 @@ def _of_npz(kind: ImageKind, path: Path) -> list[Item]:
         for name, pixels in zip(names, given["images"], strict=True)
     ]
     if kind.masks:
+        low, high = int(given["masks"].min()), int(given["masks"].max())
+        if low < 0 or high > 255:
+            raise StudyError(
+                f"Expected in {path} masks of values from 0 to 255, got {low} to {high}."
+            )
         for item, mask in zip(items, given["masks"], strict=True):
             item.mask = mask.astype(np.uint8)
     else:
