@@ -7,9 +7,11 @@ opens the folder. Arrays are opened as memory maps.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
@@ -156,8 +158,11 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Create an .npy file of zeros with its disk space reserved; return it as a writable map.
 
     Writing to a map of a sparse file would kill the process with a signal if the disk fills up.
-    Here a full disk is an OSError before the first row is written.
+    Here a full disk is an OSError before the first row is written, and before an attempt to reserve
+    the space takes what is left of it from all other processes.
     """
+    if shutil.disk_usage(path.parent).free < math.prod(shape) * np.dtype(dtype).itemsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     array: Array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     if hasattr(os, "posix_fallocate"):
         with open(path, "r+b") as file:
